@@ -1,9 +1,11 @@
 """Tests of the life cycle that every writer must pass: close, abort, leave, Ctrl-C and fork."""
 
+import contextlib
 import gc
 import itertools
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -268,6 +270,43 @@ def test_ctrl_c_while_closing(
     if end == "leave" and kind.on_error == "unfinished":
         kind.recover(path)
     assert kind.read(path) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("end", ["flush", "sync", "close", "leave"])
+@pytest.mark.parametrize("how", ["files", "folder"])
+def test_files_that_were_removed_are_noticed(kind: Kind, path: Path, end: str, how: str) -> None:
+    folder = path.parent / "folder"
+    folder.mkdir()
+    writer = append(kind, folder / "thing", 3)
+    writer.sync()
+    if how == "folder":
+        shutil.rmtree(folder)
+    for file in [each for each in folder.rglob("*") if each.is_file()]:
+        file.unlink()
+    kind.append(writer, 3)
+    with pytest.raises(ReliveError, match="removed"):
+        getattr(writer, end)()
+    with contextlib.suppress(ReliveError):
+        writer.abort()
+
+
+def test_any_file_that_was_removed_is_noticed_or_not_needed(kind: Kind, path: Path) -> None:
+    for number in itertools.count():
+        folder = path.parent / str(number)
+        folder.mkdir()
+        writer = append(kind, folder / "thing", 3)
+        writer.sync()
+        files = sorted(file for file in folder.rglob("*") if file.is_file())
+        if number == len(files):
+            writer.abort()
+            return
+        files[number].unlink()
+        kind.append(writer, 3)
+        try:
+            writer.close()
+        except ReliveError:
+            continue
+        assert kind.read(folder / "thing") == [0, 1, 2, 3], files[number]
 
 
 def run(program: str, name: str, path: Path, *prefix: str) -> None:

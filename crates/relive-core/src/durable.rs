@@ -158,6 +158,18 @@ pub fn is_at(file: &File, path: &Path) -> bool {
     (open.dev(), open.ino()) == (named.dev(), named.ino())
 }
 
+/// Checks that `path` is still the path of the open `file`: what is written to a file without a name
+/// is lost when it is closed, and no other call reports that.
+pub fn check_at(file: &File, path: &Path) -> Result<()> {
+    if is_at(file, path) {
+        return Ok(());
+    }
+    Err(Error::Io(io::Error::new(
+        ErrorKind::NotFound,
+        format!("`{}` was moved, removed or replaced while it was being written", path.display()),
+    )))
+}
+
 /// Renames a finished file. An existing target is kept and the error is `AlreadyExists`, unless
 /// `replace`.
 pub fn publish(from: &Path, to: &Path, replace: bool) -> Result<()> {

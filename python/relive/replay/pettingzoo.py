@@ -9,9 +9,10 @@ from relive._extras import require
 from relive.errors import InvalidError, InvalidTypeError, ReliveError, UnsupportedError
 from relive.replay.config import ReplayConfig
 from relive.replay.gym.frames import Frames, FrameSource, choose_frames
-from relive.replay.gym.spaces import Casting, check_storable, describe_space, kept
+from relive.replay.gym.refusals import OnError, check_on_error
+from relive.replay.gym.spaces import Casting, check_storable, describe_space
 from relive.replay.gym.streams import EpisodeStream, json_items
-from relive.replay.gym.wrappers import RecordingWrapper
+from relive.replay.gym.wrappers import RecordingWrapper, kept_or_refused, warn_instead
 from relive.replay.recorder import ReplayRecorder
 from relive.replay.writing.steps import as_flag
 
@@ -43,6 +44,7 @@ class RecordParallel(RecordingWrapper, _wrappers.BaseParallelWrapper):  # type: 
             renders if the environment has the render mode `rgb_array`.
         every: Only every so many calls of `step` after `reset` have a frame.
         config: Codecs, the queue, and how often steps are committed.
+        on_error: As for `relive.replay.gym.Record`.
         metadata: Further JSON values about the run.
         cast: Whether observations and actions are recorded with the dtype of their space; see
             `relive.replay.gym.Record`.
@@ -71,6 +73,7 @@ class RecordParallel(RecordingWrapper, _wrappers.BaseParallelWrapper):  # type: 
         frames: Frames = "auto",
         every: int = 1,
         config: ReplayConfig | None = None,
+        on_error: OnError = "raise",
         metadata: Mapping[str, Any] | None = None,
         cast: bool = False,
         **options: Any,
@@ -85,6 +88,7 @@ class RecordParallel(RecordingWrapper, _wrappers.BaseParallelWrapper):  # type: 
                 hint=hint,
             )
         every = as_int("every", every, at_least=1)
+        check_on_error(on_error)
         kind = choose_frames(frames, getattr(env, "render_mode", None), ())
         self._frames = FrameSource(kind, every, lambda: [self.env.render()])
         super().__init__(env)
@@ -110,6 +114,8 @@ class RecordParallel(RecordingWrapper, _wrappers.BaseParallelWrapper):  # type: 
                 **options,
             },
         )
+        self._refusals = warn_instead(self.recorder) if on_error == "warn" else None
+        self._frames.refusals = self._refusals
         self._agents: dict[Any, EpisodeStream] = {}
         self._times: dict[Any, int] = {}
         """How often each agent has joined since the last reset."""
@@ -121,7 +127,7 @@ class RecordParallel(RecordingWrapper, _wrappers.BaseParallelWrapper):  # type: 
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[Any, Any], dict[Any, dict[str, Any]]]:
         """Reset the environment, which begins an episode of every agent."""
-        given = json_items("options", options)
+        given = json_items("options", options, self._refusals)
         open_streams = [stream for stream in self._agents.values() if stream.has_steps]
         for place, stream in enumerate(open_streams):
             if self._has_frame(place):
@@ -177,7 +183,8 @@ class RecordParallel(RecordingWrapper, _wrappers.BaseParallelWrapper):  # type: 
             frame = self._frames.of(stream, 0) if self._has_frame(place) else None
             action = actions.get(agent)
             if action is not None:
-                action = kept(self.env.action_space(agent), action, self._casting)
+                space = self.env.action_space(agent)
+                action = kept_or_refused(space, action, self._refusals, self._casting)
             stream.choose(action, frame)
         self._frames.forget()
         self._calls += 1
@@ -220,7 +227,8 @@ class RecordParallel(RecordingWrapper, _wrappers.BaseParallelWrapper):  # type: 
     def _seen(self, agent: Any, observation: Any) -> Any:
         """Return a copy of an observation."""
         try:
-            return kept(self.env.observation_space(agent), observation, self._casting)
+            space = self.env.observation_space(agent)
+            return kept_or_refused(space, observation, self._refusals, self._casting)
         except InvalidError:
             self._lose([agent])
             raise
@@ -243,13 +251,16 @@ class RecordParallel(RecordingWrapper, _wrappers.BaseParallelWrapper):  # type: 
                 self._check(agent)
                 stream = self._agents.get(agent)
                 if stream is None:
-                    stream = EpisodeStream(self.recorder, agent_id=str(agent))
+                    stream = EpisodeStream(
+                        self.recorder, agent_id=str(agent), refusals=self._refusals
+                    )
                     self._agents[agent] = stream
                 self._times[agent] = self._times.get(agent, 0) + 1
                 stream.expect(seed=self._seed, options=options)
                 stream.begin(self._seen(agent, observation), infos.get(agent))
             except ReliveError as error:
-                refused.append(error)
+                if self._refusals is None or not self._refusals.take(error):
+                    refused.append(error)
         if refused:
             raise refused[0]
 

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
@@ -471,6 +471,10 @@ class ReplayRecorder(WriterLifecycle):
     def __repr__(self) -> str:
         """Return the run and the root, on one line."""
         return f"<ReplayRecorder {self.run_id!r} in `{self.root}`>"
+
+    def _skip_infos(self, take: Callable[[ReliveError], bool]) -> None:
+        """Leave out what cannot be stored of infos if `take` returns True for its error."""
+        self._streams.skip_info = take
 
     def _step(  # noqa: PLR0917 - as `step`
         self,

@@ -35,25 +35,22 @@ class OpenedPath:
 
     def __init__(self, path: Location) -> None:
         self._path = os.fspath(path)
-        self._identity = self._found()
+        self._identity = self._found() or (0, 0)
 
     def check(self) -> None:
-        """Raise a `NotFoundError` or `StorageError` if the path was removed or replaced."""
+        """Raise a `NotFoundError` if it was moved, removed or replaced."""
         if self._found() != self._identity:
-            raise StorageError(
-                f"`{self._path}` was replaced while it was written",
+            raise NotFoundError(
+                f"`{self._path}` was moved, removed or replaced while it was being written",
                 hint="what was written since is lost; write to another path",
             )
 
-    def _found(self) -> tuple[int, int]:
+    def _found(self) -> tuple[int, int] | None:
         """Return the identity of what is there, without opening it."""
         try:
             status = os.stat(self._path)  # noqa: PTH116 - a `Path` takes longer
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise NotFoundError(
-                f"`{self._path}` was removed while it was written",
-                hint="what was written since is lost; write to another path",
-            ) from error
+        except (FileNotFoundError, NotADirectoryError):
+            return None
         except OSError as error:
             raise StorageError(f"cannot access `{self._path}`: {error.strerror}") from error
         return status.st_dev, status.st_ino

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use super::{about, create_new, is_missing_call};
+use super::{about, check_at, create_new, is_missing_call};
 use crate::latch::{EarliestError, Latch, RecordIn};
 use crate::{Error, Result, pool};
 
@@ -129,13 +129,14 @@ impl Growing {
         })
     }
 
-    /// Syncs what was written, so that it survives a power cut.
+    /// Syncs what was written, so that it survives a power cut; `NotFound` if the file was removed.
     pub fn sync(&self) -> Result<()> {
         self.failure.check()?;
         // Cleared first, so that bytes written meanwhile are synced by the next call.
         if self.dirty.swap(false, Ordering::AcqRel) {
             // A second fsync would report success for pages that the first has dropped.
             self.check_written(self.file.sync_data())?;
+            check_at(&self.file, &self.path).record_in(&self.failure)?;
         }
         Ok(())
     }

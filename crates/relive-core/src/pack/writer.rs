@@ -165,6 +165,12 @@ impl Files {
         self.payload_bytes = 0;
         self.journal.flush()
     }
+
+    /// Checks that the files were not removed; `path` is that of the entries.
+    fn check_at(&self, path: &Path) -> Result<()> {
+        durable::check_at(self.data.file(), path)?;
+        durable::check_at(&self.journal.file(), self.journal.path())
+    }
 }
 
 impl OpenFiles {
@@ -446,17 +452,23 @@ impl PackWriter {
     /// Writes all entries to the file, so that they survive the end of the process.
     pub fn flush(&mut self) -> Result<()> {
         self.check_open()?;
-        self.on_disk(Files::flush)
+        let path = self.path.clone();
+        self.on_disk(|files| {
+            files.flush()?;
+            files.check_at(&path)
+        })
     }
 
     /// Writes all entries to the disk, so that they survive a power cut.
     pub fn sync(&mut self) -> Result<()> {
         self.check_open()?;
-        let folder = (!self.synced_folder).then(|| self.path.clone());
+        let path = self.path.clone();
+        let folder = (!self.synced_folder).then(|| path.clone());
         self.on_disk(|files| {
             // The entries first: a journal record must not exist without its entry.
             files.data.sync()?;
             files.journal.sync()?;
+            files.check_at(&path)?;
             folder.as_deref().map_or(Ok(()), durable::sync_folder_of)
         })?;
         self.synced_folder = true;

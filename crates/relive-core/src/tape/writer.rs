@@ -168,7 +168,8 @@ impl TapeWriter {
         let tape = self.tape()?;
         tape.lock_front().check(&tape.name)?;
         tape.write();
-        tape.check_failure()
+        tape.check_failure()?;
+        tape.check_at()
     }
 
     /// Writes everything so far to the disk, so that it survives a power cut.
@@ -177,7 +178,8 @@ impl TapeWriter {
         tape.lock_front().check(&tape.name)?;
         tape.write();
         tape.sync();
-        tape.check_failure()
+        tape.check_failure()?;
+        tape.check_at()
     }
 
     /// Syncs and closes the tape. Does nothing once it succeeded, or after an abort.
@@ -191,8 +193,9 @@ impl TapeWriter {
             return Ok(());
         }
         tape.check_failure()?;
+        let is_there = tape.check_at();
         tape.release();
-        Ok(())
+        is_there
     }
 
     /// Closes and removes the tape. Does nothing if it is closed or aborted already.
@@ -427,6 +430,13 @@ impl Tape {
 
     fn sync(&self) {
         self.sync_with(&mut locked(&self.disk));
+    }
+
+    /// Checks that the file was not removed. Does nothing once the tape is closed.
+    fn check_at(&self) -> Result<()> {
+        // Not the file of a sync, which may be in progress.
+        let file = locked(&self.back).journal.as_ref().map(Journal::file);
+        file.map_or(Ok(()), |file| durable::check_at(&file, &self.path))
     }
 
     /// Writes all pending records; an error is kept.

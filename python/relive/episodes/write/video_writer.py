@@ -23,6 +23,7 @@ from relive.episodes.write.values import Form, as_record, as_stamp, is_image
 from relive.errors import InvalidError, InvalidTypeError, StorageError
 from relive.model.clock import now_ns
 from relive.store.atomic import already_exists
+from relive.store.paths import OpenedPath
 from relive.store.queue import Overload, check_queue
 from relive.store.signal.meta import SignalMeta
 from relive.store.signal.tape import (
@@ -52,6 +53,7 @@ class CameraWriter(SignalWriter):
         self._shape: tuple[int, ...] | None = None
         self._thread: EncoderThread | None = None
         self._movie: Movie | None = None
+        self._part: OpenedPath | None = None
         self._header: dict[str, Any] = {}
         self._dropped = 0
         self._rows: int | None = None
@@ -103,6 +105,8 @@ class CameraWriter(SignalWriter):
         if self._thread is not None:
             self._thread.queue.drain()
             self._thread.queue.check()
+        if self._part is not None:
+            self._part.check()
 
     def _append(
         self,
@@ -163,6 +167,7 @@ class CameraWriter(SignalWriter):
             self._unlink(part, self._spill_path)
             movie = Movie(part, encoder.header)
             undo.callback(movie.abort)
+            opened = OpenedPath(part)
             frame_bytes = math.prod(shape)
             spill = SpillWriter(self._spill_path, self._tape_path, frame_bytes, len(known.names))
             thread = EncoderThread(
@@ -179,6 +184,7 @@ class CameraWriter(SignalWriter):
         self._kept.append(movie)
         self._thread, self._tape, self._movie, self._header = thread, tape, movie, encoder.header
         self._shape, self._form, self._clocks = shape, form, known
+        self._part = opened
         return thread
 
     def _finish(self) -> None:
@@ -242,6 +248,8 @@ class CameraWriter(SignalWriter):
             if thread.is_complete:
                 self._unlink(self._spill_path)
             thread.queue.check()
+            if self._part is not None:
+                self._part.check()
         finally:
             self._release()
 

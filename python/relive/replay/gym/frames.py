@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 from relive.errors import InvalidError
+from relive.replay.gym.refusals import Refusals
 from relive.replay.gym.spaces import is_image, kept
 from relive.replay.gym.streams import EpisodeStream
 
@@ -18,6 +19,7 @@ class FrameSource:
         kind: What a picture is.
         every: Only every so many calls of `step` have a frame.
         render: Returns a picture of each sub-environment.
+        refusals: Warns if that fails, and there is no picture; None raises the error.
     """
 
     def __init__(
@@ -25,10 +27,12 @@ class FrameSource:
         kind: Literal["render", "observation"] | None,
         every: int,
         render: Callable[[], Sequence[Any]],
+        refusals: Refusals | None = None,
     ) -> None:
         self.kind = kind
         self._every = every
         self._render = render
+        self.refusals = refusals
         self._rendered: list[Any] | None = None
 
     def of(self, stream: EpisodeStream, place: int) -> Any:
@@ -54,6 +58,15 @@ class FrameSource:
 
     def rendered(self, place: int) -> Any:
         """Return a copy of the rendered picture of a sub-environment."""
+        try:
+            return self._picture(place)
+        except Exception as error:
+            if self.refusals is None:
+                raise
+            self.refusals.warn(f"a frame: {error}", type(error))
+            return None
+
+    def _picture(self, place: int) -> Any:
         if self._rendered is None:
             frames = self._render()
             self._rendered = [None if frame is None else kept(None, frame) for frame in frames]

@@ -9,6 +9,7 @@ import numpy as np
 from relive._arguments import check_choice
 from relive.errors import InvalidError, ReliveError
 from relive.replay.gym.frames import FrameSource
+from relive.replay.gym.refusals import Refusals
 from relive.replay.gym.streams import EpisodeStream, json_items
 from relive.replay.recorder import ReplayRecorder
 
@@ -54,13 +55,20 @@ class Recording:
         count: The number of sub-environments.
         mode: How they are reset.
         frames: Takes the pictures.
+        refusals: Warns of what cannot be recorded; None raises the errors.
     """
 
     def __init__(
-        self, recorder: ReplayRecorder, count: int, mode: Autoreset, frames: FrameSource
+        self,
+        recorder: ReplayRecorder,
+        count: int,
+        mode: Autoreset,
+        frames: FrameSource,
+        refusals: Refusals | None = None,
     ) -> None:
         self.mode = mode
-        self.streams = [EpisodeStream(recorder, env) for env in range(count)]
+        self.refusals = refusals
+        self.streams = [EpisodeStream(recorder, env, refusals=refusals) for env in range(count)]
         self.frames = frames
         self._options: list[dict[str, Any]] = [{}] * count
 
@@ -84,9 +92,9 @@ class Recording:
         """Note the options of a reset, for all or each, and take pictures of what it ends."""
         if options is None or isinstance(options, Mapping):
             given = {key: value for key, value in (options or {}).items() if key != MASK}
-            self._options = [json_items("options", given)] * len(self.streams)
+            self._options = [json_items("options", given, self.refusals)] * len(self.streams)
         else:
-            self._options = [json_items("options", given) for given in options]
+            self._options = [json_items("options", given, self.refusals) for given in options]
         for env in envs:
             stream = self.streams[env]
             if stream.has_steps:

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from relive._arguments import INT64_MAX
-from relive.errors import InvalidError, InvalidTypeError, ReliveError
+from relive.errors import InvalidError, InvalidTypeError, OverloadError, ReliveError, TooLargeError
+from relive.replay.gym.refusals import Refusals
 from relive.replay.recorder import ReplayRecorder
 from relive.replay.storage.values import as_json
 
@@ -18,10 +19,23 @@ class EpisodeStream:
 
     `expect` notes what a reset is called with, and `begin` what it returned; `choose` notes an
     action, and `step` records what it led to. An episode without steps leaves no trace.
+
+    Args:
+        recorder: Where the steps go.
+        env: The sub-environment.
+        agent_id: The agent.
+        refusals: Warns of what cannot be recorded, which is left out; None raises the errors.
     """
 
-    def __init__(self, recorder: ReplayRecorder, env: int = 0, agent_id: str = "") -> None:
+    def __init__(
+        self,
+        recorder: ReplayRecorder,
+        env: int = 0,
+        agent_id: str = "",
+        refusals: Refusals | None = None,
+    ) -> None:
         self._recorder = recorder
+        self._refusals = refusals
         self._env = env
         self._agent_id = agent_id
         self.state: Literal["unset", "open", "ended", "waiting"] = "unset"
@@ -62,7 +76,7 @@ class EpisodeStream:
         """Begin the episode that is expected, with its first observation."""
         self.state, self.observation = "open", observation
         self._is_lost = True  # until its description is accepted
-        self._metadata = _described_episode(self._seed, self._options, info)
+        self._metadata = _described_episode(self._seed, self._options, info, self._refusals)
         self._is_lost = False
 
     def choose(self, action: Any, frame: Any = None) -> None:
@@ -100,9 +114,12 @@ class EpisodeStream:
                     agent_id=self._agent_id,
                 )
                 self._is_begun = not is_over
-        except Exception:
-            self.lose(self.observation)
-            raise
+        except Exception as error:
+            if not self._takes(error):
+                self.lose(self.observation)
+                raise
+            # For the recorder the step is one that was dropped.
+            self._is_begun = self._is_begun and not is_over
         except BaseException:
             # Ctrl-C: whether the step was recorded is not known, nor what its end would be.
             self.lose(None)
@@ -128,38 +145,67 @@ class EpisodeStream:
                 self._recorder.end_episode(
                     next_observation=self.observation, next_frame=self.next_frame, **stream
                 )
-            except (InvalidError, InvalidTypeError):  # what was seen last cannot be stored
+            except (InvalidError, InvalidTypeError, TooLargeError, OverloadError) as error:
+                # What was seen last cannot be stored.
                 self._recorder.end_episode(**stream)
-                raise
+                if not self._takes(error):
+                    raise
         self.next_frame = None
 
+    def _takes(self, error: Exception) -> bool:
+        return self._refusals is not None and self._refusals.take(error)
+
     def _begin(self) -> None:
-        self.episode_id = self._recorder.begin_episode(
-            self.episode_id,
+        try:
+            self.episode_id = self._begin_with(self.episode_id, self._metadata)
+        except Exception as error:
+            if not self._takes(error):
+                raise
+            self.episode_id = self._begin_with(None, None)
+        self._is_begun = True
+
+    def _begin_with(self, episode_id: str | None, metadata: dict[str, Any] | None) -> str:
+        return self._recorder.begin_episode(
+            episode_id,
             seed=self._seed if is_integer(self._seed) else None,
-            metadata=self._metadata,
+            metadata=metadata,
             env=self._env,
             agent_id=self._agent_id,
         )
-        self._is_begun = True
 
 
-def json_items(name: str, values: Mapping[str, Any] | None) -> dict[str, Any]:
+def json_items(
+    name: str, values: Mapping[str, Any] | None, refusals: Refusals | None = None
+) -> dict[str, Any]:
     """Return the items of a dict as JSON has them; an error names the key."""
-    return {str(key): as_json(f"{name}[{key!r}]", value) for key, value in (values or {}).items()}
+    made = {}
+    for key, value in (values or {}).items():
+        try:
+            made[str(key)] = as_json(f"{name}[{key!r}]", value)
+        except ReliveError as error:
+            if refusals is None or not refusals.take(error):
+                raise
+    return made
 
 
 def _described_episode(
-    seed: Any, options: Mapping[str, Any] | None, info: Mapping[str, Any] | None
+    seed: Any,
+    options: Mapping[str, Any] | None,
+    info: Mapping[str, Any] | None,
+    refusals: Refusals | None,
 ) -> dict[str, Any] | None:
     """Return the metadata of an episode: what it was reset with, and what that returned."""
     made: dict[str, Any] = {}
     if options:
-        made["options"] = json_items("options", options)
+        made["options"] = json_items("options", options, refusals)
     if info:
-        made["info"] = json_items("info", info)
+        made["info"] = json_items("info", info, refusals)
     if seed is not None and not is_integer(seed):
-        made["seed"] = as_json("seed", seed)
+        try:
+            made["seed"] = as_json("seed", seed)
+        except ReliveError as error:
+            if refusals is None or not refusals.take(error):
+                raise
     return made or None
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from relive.replay.gym.recording import (
     split_final,
     split_info,
 )
+from relive.replay.gym.refusals import OnError, Refusals, check_on_error
 from relive.replay.gym.spaces import Casting, check_storable, describe_space, describe_spec, kept
 from relive.replay.recorder import ReplayRecorder
 from relive.replay.writing.steps import as_flag
@@ -103,7 +104,8 @@ class Record(RecordingWrapper, gymnasium.utils.RecordConstructorArgs):  # type: 
     is: an observation is the first of an episode, and an info goes to the metadata of the
     episode, as the options of `reset` do. A `reset` in the middle of an episode ends it as
     truncated. If a step cannot be recorded, because JSON cannot have its info for example, the
-    error is raised by `step`, and the rest of that episode is not recorded.
+    error is raised by `step`, and the rest of that episode is not recorded. `on_error="warn"` lets
+    a training go on instead.
 
     `gymnasium.make(env.spec)` makes a single environment again with its wrappers, and records it
     into a run of its own, with an id from the time: two recorders cannot write the same run.
@@ -124,6 +126,9 @@ class Record(RecordingWrapper, gymnasium.utils.RecordConstructorArgs):  # type: 
         config: Codecs, the queue, and how often steps are committed.
         autoreset: How a vector resets the sub-environments whose episode ended: `"next_step"`,
             `"same_step"` or `"disabled"`. Needed only if the environment does not say it.
+        on_error: What happens if something cannot be recorded. `"raise"` raises the error;
+            `"warn"` warns once of each kind of problem, and leaves out the key of an info, or the
+            step, which then counts as dropped. Errors of the disk are raised in any case.
         metadata: Further JSON values about the run.
         cast: Whether observations and actions are recorded with the dtype of their space, whatever
             dtype they have. Floats are rounded to it. Integers and bools must keep their values,
@@ -168,12 +173,14 @@ class Record(RecordingWrapper, gymnasium.utils.RecordConstructorArgs):  # type: 
         every: int = 1,
         config: ReplayConfig | None = None,
         autoreset: Autoreset | None = None,
+        on_error: OnError = "raise",
         metadata: Mapping[str, Any] | None = None,
         cast: bool = False,
         **options: Any,
     ) -> None:
         self._casting: Casting = "space" if as_bool("cast", cast) else "safe"
         every = as_int("every", every, at_least=1)
+        check_on_error(on_error)
         mode = self._mode_of(env, autoreset)
         observations, actions = self._spaces_of(env)
         check_storable("observation", observations)
@@ -213,9 +220,9 @@ class Record(RecordingWrapper, gymnasium.utils.RecordConstructorArgs):  # type: 
                 **options,
             },
         )
-        self._recording = Recording(
-            self.recorder, self._count_of(env), mode, FrameSource(kind, every, self._render_all)
-        )
+        refusals = warn_instead(self.recorder) if on_error == "warn" else None
+        source = FrameSource(kind, every, self._render_all, refusals)
+        self._recording = Recording(self.recorder, self._count_of(env), mode, source, refusals)
 
     _can_render = True
 
@@ -253,7 +260,8 @@ class Record(RecordingWrapper, gymnasium.utils.RecordConstructorArgs):  # type: 
 
     def _action_rows(self, actions: Any, count: int) -> list[Any]:
         """Return copies of the actions of `count` sub-environments."""
-        batch = kept(self._spaces[1], actions, self._casting)
+        refusals = self._recording.refusals
+        batch = kept_or_refused(self._spaces[1], actions, refusals, self._casting)
         return [row_of(batch, place) for place in range(count)]
 
     def _results(self, found: Sequence[Any], infos: Sequence[dict[str, Any]]) -> "list[StepResult]":
@@ -291,12 +299,14 @@ class Record(RecordingWrapper, gymnasium.utils.RecordConstructorArgs):  # type: 
         """Return the last observation of an episode with the dtype that others of it have."""
         if observation is None or self._casting == "space":
             return None if observation is None else self._seen(observation)
-        return kept(self._spaces[0], observation, "same_kind")
+        refusals = self._recording.refusals
+        return kept_or_refused(self._spaces[0], observation, refusals, "same_kind")
 
     def _seen(self, observation: Any) -> Any:
         """Return a copy of an observation, or of those of a vector."""
         try:
-            return kept(self._spaces[0], observation, self._casting)
+            refusals = self._recording.refusals
+            return kept_or_refused(self._spaces[0], observation, refusals, self._casting)
         except Exception:
             self._recording.lose()
             raise
@@ -326,8 +336,10 @@ class RecordEnv(Record, gymnasium.Wrapper):  # type: ignore[misc, name-defined]
                 hint="call reset() before step(), or pass autoreset= if the environment resets "
                 "itself",
             )
-        is_as_it_is = type(action) is np.int64 and self._casting == "safe"
-        chosen = action if is_as_it_is else kept(self._spaces[1], action, self._casting)
+        chosen = action
+        if type(action) is not np.int64 or self._casting != "safe":
+            refusals = recording.refusals
+            chosen = kept_or_refused(self._spaces[1], action, refusals, self._casting)
         if is_open and recording.frames.kind is None:
             stream.choose(chosen)
         else:
@@ -450,6 +462,45 @@ class RecordVectorEnv(VectorMethods):
         vectors = gymnasium.vector.SyncVectorEnv, gymnasium.vector.AsyncVectorEnv
         is_counted = seed is not None and isinstance(self.unwrapped, vectors)
         return [seed + env if is_counted else seed for env in envs]
+
+
+def warn_instead(recorder: ReplayRecorder) -> Refusals:
+    """Let a recorder leave out what it cannot store of infos, and return what warns of that."""
+    refusals = Refusals(recorder.run_id)
+    recorder._skip_infos(refusals.take)  # noqa: SLF001 - our own
+    return refusals
+
+
+def kept_or_refused(
+    space: Any,
+    value: Any,
+    refusals: Refusals | None,
+    casting: Casting = "safe",
+) -> Any:
+    """Return a copy as `kept` does, or, with `refusals`, what the recorder refuses."""
+    try:
+        return kept(space, value, casting)
+    except ReliveError as error:
+        if refusals is None:
+            raise
+        return _Refused(error)
+    except Exception:
+        if refusals is None:
+            raise
+        return value
+
+
+class _Refused:
+    """A value, or a row of values, whose error is raised by the recorder that reads it."""
+
+    def __init__(self, error: ReliveError) -> None:
+        self._error = error
+
+    def __getitem__(self, place: int) -> "_Refused":
+        return self
+
+    def __array__(self, *args: object, **options: object) -> NoReturn:
+        raise self._error
 
 
 def masked(options: Mapping[str, Any] | None, count: int) -> Sequence[int]:

@@ -99,9 +99,9 @@ class Streams:
     """The ids and agents of the episodes that the run has."""
     fields: Collection[str] | None = None
     """The array fields that are recorded; None if all are."""
-    skip_info: Callable[[ReliveError], None] | None = None
-    """Is called with the error if something of an info cannot be stored, which is then left out;
-    None refuses the step."""
+    skip_info: Callable[[ReliveError], bool] | None = None
+    """Is called with the error if something of an info cannot be stored, which is left out if this
+    returns True; otherwise the step is refused."""
     found: dict[tuple[int, str], Stream] = field(default_factory=dict)
     """The streams so far, by sub-environment and agent."""
 
@@ -352,9 +352,8 @@ class Streams:
 
     def _refuse_info(self, error: ReliveError) -> None:
         """Raise an error of an info, or of one of its keys, unless what is refused is left out."""
-        if self.skip_info is None:
+        if self.skip_info is None or not self.skip_info(error):
             raise error
-        self.skip_info(error)
 
     def _info_array(self, key: str, value: npt.NDArray[Any], values: dict[str, Any]) -> Any:
         """Add a large array to the values of a step, and return what its info has instead."""

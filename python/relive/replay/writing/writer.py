@@ -174,6 +174,7 @@ class RunWriter:
 
     def commit(self, *, sync: bool = False) -> None:
         """Commit everything that was written; `sync` makes it survive a power cut."""
+        self._check_files()
         is_snapshot_due = self._lane is not None and self._chunks >= self._next_snapshot
         # A file with metadata, and a database without the run, would look like a foreign file.
         is_done = self._commit(sync=sync or is_snapshot_due)
@@ -199,6 +200,7 @@ class RunWriter:
 
     def _complete(self, status: str, ended_ns: int | None) -> None:
         """Complete the file of the run, and describe its end for the last commit."""
+        self._check_files()
         known = None
         if self._lane is not None:
             # Still as `recording`: after a kill, `recover` has to complete the file.
@@ -311,6 +313,10 @@ class RunWriter:
             # The log is there from the first commit on, until the last connection is closed.
             self._opened.append(OpenedPath(f"{database_path(self._root)}-wal"))
         self._committed = replace(self.run)
+        self._check_files()
+
+    def _check_files(self) -> None:
+        """Raise a `NotFoundError` if a file was removed: what it gets would be lost."""
         for opened in self._opened:
             opened.check()
 
