@@ -1,6 +1,7 @@
 """Columns of infos: every value of every info, or a mask that says which lack it."""
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -84,3 +85,17 @@ def test_a_key_with_an_underscore_stays() -> None:
     columns.add(steps)
     made = columns.columns(steps)
     assert (made["a"].tolist(), made["_a"]) == ([1, 0], ["mine", "too"])
+
+
+def test_values_of_migrated_runs_are_json_with_their_markers() -> None:
+    infos = [
+        {"pair": (1, 2), "seen": {3}, "raw": [b"\0"], "at": [datetime(2024, 5, 1, tzinfo=UTC)]},
+        {"pair": (3, 4), "seen": {3}, "raw": [b"\0"], "at": [datetime(2024, 5, 1, tzinfo=UTC)]},
+    ]
+    columns = InfoColumns()
+    columns.add(infos)
+    made = columns.columns(infos)
+    assert made["pair"].tolist() == [[1, 2], [3, 4]]
+    assert made["seen"] == ['{"__type__": "set", "data": [3]}'] * 2
+    assert made["raw"] == ['[{"__type__": "bytes", "data": "AA=="}]'] * 2
+    assert made["at"] == ['[{"__type__": "datetime", "value": "2024-05-01T00:00:00+00:00"}]'] * 2

@@ -263,7 +263,7 @@ def test_a_run_whose_file_is_missing_is_not_continued(tmp_path: Path) -> None:
     toy_run.record(tmp_path, "run", 3, end="leave")
     path = arrays_path(tmp_path, "run")
     path.unlink()
-    with pytest.raises(NotFoundError, match="does not exist, but run 'run' has arrays") as caught:
+    with pytest.raises(NotFoundError, match="is missing: run 'run' has arrays") as caught:
         ReplayRecorder(tmp_path, "run", live=None)
     assert str(path) in caught.value.message
     assert "relive replay rm" in (caught.value.hint or "")

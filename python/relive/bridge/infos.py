@@ -106,7 +106,7 @@ def _as_numbers(value: Any) -> npt.NDArray[Any] | None:
         return np.asarray(value)
     if isinstance(value, int):
         return np.asarray(value, np.int64) if -_MAX_INT <= value <= _MAX_INT else None
-    if not isinstance(value, list | np.ndarray):
+    if not isinstance(value, list | tuple | np.ndarray):
         return None
     try:
         array = np.asarray(value)
@@ -125,4 +125,13 @@ def _text(value: str) -> str:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, default=lambda array: array.tolist())
+    return json.dumps(value, default=_as_json)
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value that JSON does not have: an array, or one of a run that was migrated."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    from relive.replay.migrate.blobs import encoded  # only of runs that were migrated
+
+    return encoded(value)

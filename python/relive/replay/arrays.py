@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from relive._arguments import as_text
 from relive._native import PlainColumns, RunArraysReader, RunArraysWriter, RunPlanes, StepArrays
-from relive.errors import InvalidError, NotFoundError, TooLargeError, UnknownFieldError
+from relive.errors import InvalidError, TooLargeError, UnknownFieldError
 from relive.replay.columns import (
     ColumnSpec,
     Keys,
@@ -25,6 +25,7 @@ from relive.replay.columns import (
     unflatten,
 )
 from relive.replay.config import ReplayConfig
+from relive.replay.storage.files import missing_arrays
 from relive.replay.storage.tables import Batch, Growth, RunTables
 from relive.store.atomic import storage_error
 
@@ -357,7 +358,22 @@ class RunArrays:
             columns.append((spec.described(), parts))
             if any(chunks or tails for chunks, tails in parts):
                 self._fields.setdefault(spec.field, []).append(spec)
-        self._reader = RunArraysReader(path, columns)
+        self._native = RunArraysReader(path, columns)
+        self._path, self._run_id = path, tables.run.run_id
+        self._has_chunks = any(tables.chunks.values())
+        self._has_file = not self._has_chunks or path.exists()
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the file does not exist, although chunks are in it."""
+        return not self._has_file
+
+    @property
+    def _reader(self) -> RunArraysReader:
+        """What reads parts. Without the file there is none, if chunks are in it."""
+        if not self._has_file:
+            raise missing_arrays(self._path, self._run_id)
+        return self._native
 
     def extended(self, growth: Growth) -> "RunArrays":
         """Return the arrays with what was committed since. What was verified stays so."""
@@ -377,7 +393,12 @@ class RunArrays:
         for specs in fields.values():
             specs.sort(key=lambda spec: order[spec.name])
         made._fields = {name: specs for name, specs in fields.items() if specs}
-        made._reader = self._reader.extended(added)
+        made._native = self._native.extended(added)
+        made._path, made._run_id = self._path, self._run_id
+        made._has_chunks = self._has_chunks or any(growth.chunks.values())
+        # What was opened stays open, also if its name is removed.
+        is_open = self._has_chunks and self._has_file
+        made._has_file = is_open or not made._has_chunks or made._path.exists()
         return made
 
     @property
@@ -397,7 +418,7 @@ class RunArrays:
     @property
     def decoded(self) -> int:
         """How many chunks were decoded so far."""
-        return self._reader.decoded
+        return self._native.decoded
 
     def read(self, name: str, rows: Sequence[int] | npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return rows of a column, in any order and with repeats; a missing row is zeros."""
@@ -492,10 +513,7 @@ def _check_like(field: str, leaves: Sequence[Leaf], wanted: _Layout) -> None:
 def _make_again(path: Path, tables: RunTables) -> None:
     """Make the file of a run that has no chunks in it; raise a `NotFoundError` if it has."""
     if any(tables.chunks.values()):
-        raise NotFoundError(
-            f"`{path}` does not exist, but run {tables.run.run_id!r} has arrays in it",
-            hint="restore the file, remove the run with `relive replay rm`, or use another run_id",
-        )
+        raise missing_arrays(path, tables.run.run_id)
     try:
         path.touch()
     except OSError as error:

@@ -15,7 +15,7 @@ from relive.model.report import Damaged
 from relive.replay.arrays import RunArrays
 from relive.replay.columns import decoded_key
 from relive.replay.episodes import ReplayEpisode, ReplayEpisodes, as_rows, read_values
-from relive.replay.scalars import StepRecord, arrow_table
+from relive.replay.scalars import StepRecord, arrow_table, parsed_info
 from relive.replay.source import RunSource, root_of, source_of
 from relive.replay.storage.connection import Database
 from relive.replay.storage.layout import (
@@ -24,7 +24,7 @@ from relive.replay.storage.layout import (
     database_path,
     is_run_id,
 )
-from relive.replay.storage.tables import ROW, STEP_COLUMNS, RunTables
+from relive.replay.storage.tables import ROW, STEP_COLUMNS, RunTables, migrated_from
 from relive.replay.transitions.options import Options, Pad
 from relive.replay.transitions.rate import Rate
 from relive.replay.transitions.transitions import Transitions
@@ -200,12 +200,15 @@ class ReplayRun:
         number = as_int("row", row)
         if number >= len(self):
             raise OutOfRangeError(f"row {number} is out of range for {len(self)} steps")
-        return StepRecord.from_row(self._source.step_rows(np.array([number]))[0])
+        (found,) = self._source.step_rows(np.array([number]))
+        return StepRecord.from_row(found, migrated=self._is_migrated)
 
     def infos(self, rows: Any) -> list[dict[str, Any]]:
         """Return the infos of steps, with the arrays in them, in any order and with repeats.
 
         A step without an info has an empty dict. A file without its database has only the arrays.
+        Of a run that was migrated, they are what they were before, with tuples, sets, bytes, times,
+        and numbers that are not finite.
 
         Args:
             rows: The numbers of steps in the run: a list, a range or an array of integers.
@@ -218,7 +221,7 @@ class ReplayRun:
         for part in np.split(numbers, cuts):
             for row in self._source.step_rows(part):
                 text = row[_INFO_TEXT]
-                found[row[ROW]] = json.loads(text) if text else {}
+                found[row[ROW]] = parsed_info(text, migrated=self._is_migrated)
         arrays = self._source.arrays
         for field, (spec, *_) in arrays.fields.items():
             if not field.startswith(INFO):
@@ -316,6 +319,11 @@ class ReplayRun:
         # Steps that were recorded since do not count as inserts.
         source = self._source.refreshed() if is_following else self._source
         return Transitions(source, options, rate, follow=is_following)
+
+    @cached_property
+    def _is_migrated(self) -> bool:
+        """Whether infos have the markers of another program."""
+        return migrated_from(self._source.run) is not None
 
     @property
     def arrays(self) -> RunArrays:

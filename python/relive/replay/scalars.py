@@ -22,6 +22,7 @@ from relive.replay.storage.tables import (
     RunRow,
     StepRow,
     checked_steps,
+    migrated_from,
     read_run,
 )
 from relive.store.locks import is_locked
@@ -67,15 +68,28 @@ class StepRecord:
     """What `obs_ref` refers to, if it was read."""
 
     @classmethod
-    def from_row(cls, row: StepRow) -> Self:
-        """Return the step that a row of the database is."""
+    def from_row(cls, row: StepRow, *, migrated: bool = False) -> Self:
+        """Return the step that a row of the database is.
+
+        The markers of values that JSON does not have are read if the run was migrated.
+        """
         values = dict(zip(STEP_COLUMNS, row, strict=True))
         if isinstance(values["action"], str):
             values["action"] = json.loads(values["action"])
-        values["info"] = json.loads(values["info"]) if values["info"] else {}
+        values["info"] = parsed_info(values["info"], migrated=migrated)
         values["terminated"] = bool(values["terminated"])
         values["truncated"] = bool(values["truncated"])
         return cls(**values)
+
+
+def parsed_info(text: str | None, *, migrated: bool) -> dict[str, Any]:
+    """Return an info as it was recorded, or as it was before it was migrated."""
+    info: dict[str, Any] = json.loads(text) if text else {}
+    if not migrated or not info:
+        return info
+    from relive.replay.migrate.rows import read_info  # only of runs that were migrated
+
+    return read_info(info)
 
 
 class TelemetryStore:
@@ -407,9 +421,13 @@ def _checked(connection: sqlite3.Connection, rows: Sequence[tuple[str, int]]) ->
             raise CorruptError(f"run {run_id!r}: the database has a step with the row {row!r}")
         by_run.setdefault(run_id, []).append(row)
     found: dict[tuple[str, int], StepRow] = {}
+    migrated = set()
     for run_id, numbers in by_run.items():
+        run = read_run(connection, run_id)
+        if migrated_from(run) is not None:
+            migrated.add(run_id)
         newest = connection.execute("SELECT max(row) FROM steps WHERE run_id = ?", (run_id,))
-        if newest.fetchone()[0] != read_run(connection, run_id).steps - 1:
+        if newest.fetchone()[0] != run.steps - 1:
             raise CorruptError(f"run {run_id!r}: the newest steps are missing in the database")
         commits = connection.execute(
             "SELECT first_row, rows, crc FROM commits WHERE run_id = ? AND first_row <= ? "
@@ -419,7 +437,7 @@ def _checked(connection: sqlite3.Connection, rows: Sequence[tuple[str, int]]) ->
         for step in checked_steps(connection, run_id, commits):
             found[run_id, step[ROW]] = step
     try:
-        return [StepRecord.from_row(found[key]) for key in rows]
+        return [StepRecord.from_row(found[key], migrated=key[0] in migrated) for key in rows]
     except KeyError as error:
         raise CorruptError(f"the database has no checksum of step {error}") from error
 

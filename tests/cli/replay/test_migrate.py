@@ -57,6 +57,12 @@ def test_columns_are_dropped_and_the_database_compacted(
     ]
     assert lines[3].startswith("database: ")
     assert "observation" not in original.columns
+    done = relive("replay", "migrate", original.path, target, "--drop-columns")
+    assert (done.status, done.err) == (0, "")
+    assert done.out.splitlines()[1] == (
+        "30 steps compared, without observation and render_payload, which the database does not "
+        "have: the rest is the same"
+    )
 
 
 def test_differences_are_printed_and_nothing_is_dropped(
@@ -94,11 +100,13 @@ def test_what_is_left_out_is_named(relive: Relive, original: Original, target: P
     original.step("run1-ep0002", 5, run_id="run1")
     original.step("run1-ep0002", 7, run_id="run1")
     original.step("run1-ep0002", 7, run_id="run1", reward=99.0)
-    done = relive("replay", "migrate", original.path, target, "--verify")
-    assert done.status == 3
-    assert done.err == (
-        "warning: 1 row left out: not the same as an earlier row of the same step\n"
-    )
+    for arguments in ((), ("--verify",)):
+        done = relive("replay", "migrate", original.path, target, *arguments)
+        assert done.status == 3
+        assert done.err == (
+            "warning: 1 row left out: not the same as an earlier row of the same step\n"
+        )
+        assert done.out.splitlines()[0].endswith(", 1 duplicate row")
     original.step("run1-ep0002", 6, run_id="run1")
     assert "added after a later step" in relive("replay", "migrate", original.path, target).err
     archive(target, "run0")

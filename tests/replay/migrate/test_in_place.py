@@ -15,7 +15,15 @@ from relive.errors import (
     LockedError,
     UnsupportedError,
 )
-from relive.replay import ReplayRecorder, ReplayRoot, ReplayRun, TelemetryStore, validate
+from relive.replay import (
+    ReplayRecorder,
+    ReplayRoot,
+    ReplayRun,
+    ReplayWriter,
+    TelemetrySink,
+    TelemetryStore,
+    validate,
+)
 from relive.replay.migrate import in_place, migrate
 from relive.replay.storage.layout import database_path
 from tests.replay.migrate.original import Original, arrays_at, checked, content, frame, old_program
@@ -81,6 +89,30 @@ def test_moved_tables_can_be_verified_again(own: Original, root: Path, tmp_path:
     own.connection.execute("UPDATE original_steps SET reward = -1 WHERE rowid = 3")
     assert migrate(own.path, root, verify=True).problem_count == 1
     assert checked(migrate(own.path, tmp_path / "other")).copied == steps
+
+
+def test_rows_that_are_added_later_are_copied_by_a_repeated_drop(own: Original, root: Path) -> None:
+    steps = own.fill(runs=1, episodes=1)
+    migrate(own.path, root, drop_blobs=True)
+    own.connection.execute(
+        "INSERT INTO original_steps (episode_id, step_index, reward, terminated, truncated, "
+        "timestamp) VALUES ('run0-ep0009', 0, 1.0, 0, 0, '2024-05-02')"
+    )
+    report = checked(migrate(own.path, root, drop_blobs=True))
+    assert (report.copied, report.present, report.dropped) == (1, steps, ())
+    assert report.uncompared == ("observation", "render_payload")
+
+
+def test_steps_that_were_written_twice_are_dropped_once(root: Path) -> None:
+    with TelemetryStore(root, keep_blobs=True) as store:
+        with TelemetrySink(store, ReplayWriter("run", root / "replay")) as sink:
+            sink.put({"observation": np.zeros(3), "action": 1, "reward": 1.0})
+        # Its run was not completed, so the call that drops the columns writes to it.
+        killed = ReplayRecorder(root, "killed", live=None)
+        killed.step(action=1)
+        killed.leave()
+    for dropped in (("observation", "render_payload"), ()):
+        assert migrate(database_path(root), root, drop_blobs=True).dropped == dropped
 
 
 @pytest.mark.parametrize("journal", ["WAL", "DELETE"])

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from relive.replay import ReplayRun
+from relive.replay import ReplayRecorder, ReplayRun, TelemetryStore
 from relive.replay.migrate import ORIGINAL, migrate
 from tests.replay.migrate.original import (
     Encoding,
@@ -337,3 +338,81 @@ def test_tables_of_other_versions_are_migrated(tmp_path: Path, root: Path) -> No
     assert restored(run, 0).tolist() == [1, 2]
     odd = {"__type__": "bytes", "data": "/w=="}
     assert columns_of(run, 0)[0] == {'odd "name': odd, "later": "x"}
+
+
+INFO = {
+    "pair": (1, (2.5, [None])),
+    "nan": math.nan,
+    "bounds": [math.inf, {"low": -math.inf}],
+    "seen": {1, 2},
+    "raw": b"\0\xff",
+    "at": datetime(2024, 5, 1, 10, 30, tzinfo=UTC),
+    "small": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "large": np.arange(3000, dtype=np.int16),
+    "plain": {"lives": 3, "name": "x", "flags": [True, None]},
+}
+
+
+def info_of(read: dict[str, Any]) -> str:
+    """Return an info as text, in which arrays have their dtypes."""
+    shown = {
+        key: (value.dtype.str, value.tolist()) if isinstance(value, np.ndarray) else value
+        for key, value in read.items()
+        if key != "__original__"
+    }
+    return repr(sorted(shown.items()))
+
+
+@pytest.mark.parametrize("encoding", ["base64", "lists"])
+def test_infos_are_what_they_were(original: Original, root: Path, encoding: Encoding) -> None:
+    original.step("run-ep0", 0, info=INFO, encoding=encoding, worker_id="w")
+    original.step("run-ep0", 1, info={"next": (1,)}, worker_id="v")
+    checked(migrate(original.path, root, verify=True))
+    run = ReplayRun(root, "run")
+    first, second = run.infos([0, 1])
+    assert info_of(first) == info_of(INFO)
+    assert first["small"].flags.writeable
+    assert second["next"] == (1,)
+    assert second["__original__"] == {"columns": {"worker_id": "v"}}
+    without_large = {**INFO, "large": "h5://run/info.large/0"}
+    assert info_of(run.step(0).info) == info_of(without_large)
+    with TelemetryStore(root, read_only=True) as store:
+        for steps in (store.steps(), store.recent_steps(), store.episode_steps("run-ep0")):
+            assert info_of(steps[0].info) == info_of(without_large)
+    assert verified_again(original, root)
+
+
+def verified_again(original: Original, root: Path) -> bool:
+    return checked(migrate(original.path, root, verify=True)).is_verified
+
+
+@pytest.mark.parametrize(
+    "marked",
+    [
+        {"__type__": "set", "data": [[1]]},
+        {"__type__": "set"},
+        {"__type__": "tuple", "data": 5},
+        {"__type__": "bytes", "data": "?"},
+        {"__type__": "datetime", "value": "x"},
+        {"__type__": "float", "value": "x"},
+        {"__type__": "ndarray", "dtype": "f4", "shape": [2], "encoding": "base64", "data": "AA=="},
+        {"__type__": "ndarray", "dtype": "O", "shape": [1], "data": [1]},
+        {"__type__": "later", "data": 1},
+        {"__type__": ["tuple"]},
+        {"__type__": "stored"},
+    ],
+)
+def test_marker_that_cannot_be_read_stays(
+    marked: dict[str, Any], original: Original, root: Path
+) -> None:
+    info = {"a": {"b": [marked]}, "c": {"__type__": "tuple", "data": [1]}}
+    original.step("run-ep0", 0, info=json.dumps(info).encode())
+    checked(migrate(original.path, root, verify=True))
+    assert ReplayRun(root, "run").step(0).info == {"a": {"b": [marked]}, "c": (1,)}
+
+
+def test_infos_of_other_runs_stay_as_they_were_recorded(root: Path) -> None:
+    info = {"a": {"__type__": "tuple", "data": [1]}}
+    with ReplayRecorder(root, "run", live=None) as recorder:
+        recorder.step([0.5], info=info)
+    assert ReplayRun(root, "run").step(0).info == ReplayRun(root, "run").infos([0])[0] == info

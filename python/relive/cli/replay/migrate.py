@@ -108,11 +108,18 @@ def _print_report(root: Path, report: "MigrationReport") -> None:
     for problem in report.problems:
         print_line(str(problem))
     present = f", {report.present} already there" if report.present else ""
+    repeated = f", {count_text(report.duplicates, 'duplicate row')}" if report.duplicates else ""
     counts = f"{count_text(report.runs, 'run')}, {count_text(report.episodes, 'episode')}"
-    print_line(f"{root}: {counts}, {count_text(report.copied, 'step')} copied{present}")
+    print_line(f"{root}: {counts}, {count_text(report.copied, 'step')} copied{present}{repeated}")
     if report.verified is not None:
-        found = f"{report.problem_count} differ" if report.problem_count else "all are the same"
-        print_line(f"{count_text(report.verified, 'step')} compared: {found}")
+        found, without = "all are the same", ""
+        if report.uncompared:
+            columns = " and ".join(report.uncompared)
+            without = f", without {columns}, which the database does not have"
+            found = "the rest is the same"
+        if report.problem_count:
+            found = f"{report.problem_count} differ"
+        print_line(f"{count_text(report.verified, 'step')} compared{without}: {found}")
     if report.dropped:
         print_line(f"columns dropped: {', '.join(report.dropped)}")
     if report.bytes_before is not None and report.bytes_after is not None:

@@ -51,7 +51,8 @@ def run(arguments: argparse.Namespace) -> Exit:
         print_json(found)
         return Exit.OK
     pairs = run_pairs(found | {"episodes": found["episode_count"]})
-    file = [("path", found["path"]), ("size", size_text(found["file_bytes"]))]
+    size = "missing" if found["is_missing"] else size_text(found["file_bytes"])
+    file = [("path", found["path"]), ("size", size)]
     print_pairs([*pairs[:3], *file, *pairs[3:]])
     if found["fields"]:
         print_line()
@@ -73,6 +74,7 @@ def _describe(run: "ReplayRun", rows: int) -> dict[str, Any]:
     return {
         "path": str(path),
         "file_bytes": path.stat().st_size if path.is_file() else 0,
+        "is_missing": run.arrays.is_missing,
         **run_facts(run),
         "episode_count": len(episodes),
         "episodes": [_episode(each, is_live=run.source.is_live) for each in episodes[-rows:]],

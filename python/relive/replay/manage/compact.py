@@ -32,6 +32,7 @@ from relive.replay.storage.connection import Database
 from relive.replay.storage.files import (
     current_path,
     finish,
+    missing_arrays,
     remove,
     settle,
     sync_names,
@@ -264,7 +265,10 @@ class _Plan:
         _check_names(tables.columns, codecs)
         self.columns = [_encoded(spec, _codec_of(spec, codecs, layout)) for spec in tables.columns]
         self.datasets = list(_datasets(tables, self.columns))
-        self._size = _file_bytes(current_path(root, self.run))
+        file = current_path(root, self.run)
+        if any(tables.chunks.values()) and not file.exists():
+            raise missing_arrays(file, self.run.run_id)
+        self._size = _file_bytes(file)
 
     @property
     def is_needed(self) -> bool:

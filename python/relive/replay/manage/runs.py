@@ -24,7 +24,7 @@ from relive.replay.scalars import status_of
 from relive.replay.source import root_of
 from relive.replay.storage import tables
 from relive.replay.storage.connection import Database
-from relive.replay.storage.files import settle
+from relive.replay.storage.files import current_path, missing_arrays, settle
 from relive.replay.storage.layout import (
     arrays_path,
     check_run_id,
@@ -66,7 +66,8 @@ class RunSummary:
     run_id: str
     uid: str | None
     status: str
-    """`recording`, `interrupted`, `finished`, `failed`, `archived` or `damaged`."""
+    """`recording`, `interrupted`, `finished`, `failed`, `archived` or `damaged`; `missing` if its
+    file of arrays is."""
     env_id: str | None
     episodes: int
     steps: int
@@ -78,7 +79,7 @@ class RunSummary:
     changed_ns: int
     """When the run ended; without an end, the time of its last step."""
     problem: str | None = None
-    """Why the run cannot be read."""
+    """Why the run, or its arrays, cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,10 +298,13 @@ def _summary(
             "SELECT ts_ns FROM steps WHERE run_id = ? ORDER BY row DESC LIMIT 1", (run_id,)
         ).fetchone()
         changed = run.created_ns if newest is None else newest[0]
+    status, problem = status_of(folder, run), _missing_file(connection, folder, run)
+    if problem is not None and status != "recording":
+        status = "missing"
     return RunSummary(
         run_id,
         run.uid,
-        status_of(folder, run),
+        status,
         run.env_id,
         run.episodes,
         run.steps,
@@ -308,7 +312,18 @@ def _summary(
         size,
         run.created_ns,
         changed,
+        problem,
     )
+
+
+def _missing_file(connection: sqlite3.Connection, folder: Path, run: RunRow) -> str | None:
+    """Return that the file of a run is missing, if it has arrays."""
+    path = current_path(folder, run)
+    if path.exists():
+        return None
+    sql = "SELECT 1 FROM chunks WHERE run_id = ? LIMIT 1"
+    has_arrays = connection.execute(sql, (run.run_id,)).fetchone() is not None
+    return missing_arrays(path, run.run_id).message if has_arrays else None
 
 
 def _mark_damaged(folder: Path, run_id: str, *, archived: bool) -> None:

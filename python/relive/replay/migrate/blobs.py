@@ -7,10 +7,11 @@ and infinity) with `value`.
 """
 
 import base64
+import contextlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -66,7 +67,25 @@ def loads(data: bytes | str) -> Any:
 
 def dumps(value: Any) -> bytes:
     """Return the document of a value, as the original writes it."""
-    return json.dumps(_encoded(value), ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(encoded(value), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def decoded(document: Any) -> Any:
+    """Return the value that a document stands for: what is marked in it is what it was before.
+
+    What cannot be read as it is marked stays as it is.
+    """
+    if isinstance(document, list):
+        return [decoded(item) for item in document]
+    if not isinstance(document, dict):
+        return document
+    marker = document.get("__type__")
+    read = _MARKED.get(marker) if isinstance(marker, str) else None
+    if read is not None:
+        with contextlib.suppress(DamagedError, KeyError, TypeError, ValueError):
+            value = read(document)
+            return document if value is None else value
+    return {key: decoded(value) for key, value in document.items()}
 
 
 def split(document: Any) -> Parts:
@@ -286,6 +305,17 @@ def _items(document: Mapping[str, Any]) -> list[Any]:
     return data
 
 
+_MARKED: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
+    "ndarray": lambda document: None if (a := array_of(document)) is None else a.copy(),
+    "float": _float,
+    "tuple": lambda document: tuple(map(decoded, _items(document))),
+    "set": lambda document: set(map(decoded, _items(document))),
+    "bytes": lambda document: base64.b64decode(document["data"], validate=True),
+    "datetime": lambda document: datetime.fromisoformat(document["value"]),
+}
+"""What reads a value that is marked, by its marker."""
+
+
 def _is_deep(document: Any) -> bool:
     level = [document]
     for _ in range(_MAX_DEPTH):
@@ -300,12 +330,12 @@ def _is_deep(document: Any) -> bool:
     return True
 
 
-def _encoded(value: Any) -> Any:
+def encoded(value: Any) -> Any:
     """Return a value as JSON has it, with the markers of the original."""
     if isinstance(value, Mapping):
-        return {str(key): _encoded(item) for key, item in value.items()}
+        return {str(key): encoded(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_encoded(item) for item in value]
+        return [encoded(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return {"__type__": "float", "value": repr(float(value))}
     if value is None or isinstance(value, bool | int | float | str):
@@ -321,7 +351,7 @@ def _marked(value: Any) -> dict[str, Any]:
         return {"__type__": "datetime", "value": value.isoformat()}
     if isinstance(value, tuple | set | frozenset):
         marker = "tuple" if isinstance(value, tuple) else "set"
-        return {"__type__": marker, "data": [_encoded(item) for item in value]}
+        return {"__type__": marker, "data": [encoded(item) for item in value]}
     if hasattr(value, "__array__"):
         return _encoded_array(np.asarray(value))
     raise InvalidTypeError(f"{type_name(type(value))} cannot be stored as JSON")

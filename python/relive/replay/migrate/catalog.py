@@ -131,10 +131,10 @@ class Catalog:
             end = None if data is None else json.loads(data)
             yield OriginalEpisode(number, run, episode_id, agent_id, end)
 
-    def steps(self, episode: OriginalEpisode, after: int = -1) -> Iterator[tuple[int, int, int]]:
-        """Iterate over the steps of an episode: index, first rowid, and number of rows."""
+    def steps(self, episode: OriginalEpisode, after: int = -1) -> Iterator[tuple[int, int]]:
+        """Iterate over the steps of an episode: index, and first rowid."""
         sql = (
-            "SELECT step_index, min(source), count(*) FROM steps "
+            "SELECT step_index, min(source) FROM steps "
             "WHERE episode = ? AND step_index > ? GROUP BY step_index ORDER BY step_index LIMIT ?"
         )
         return self._parts(sql, episode.number, after=after)
@@ -149,11 +149,19 @@ class Catalog:
 
     def rows(self, episode: OriginalEpisode, step_index: int) -> list[int]:
         """Return the rowids of a step; the first one counts."""
-        found = self._database.rows(
-            "SELECT source FROM steps WHERE episode = ? AND step_index = ? ORDER BY source",
-            (episode.number, step_index),
+        return self._rows(episode.number, step_index)
+
+    def repeated(self) -> Iterator[list[int]]:
+        """Iterate over the steps that have several rows: the rowids of each; the first counts."""
+        sql = (
+            "SELECT episode, step_index FROM steps WHERE (episode, step_index) > (?, ?) "
+            "GROUP BY episode, step_index HAVING count(*) > 1 ORDER BY episode, step_index LIMIT ?"
         )
-        return [source for (source,) in found]
+        last = (-1, -1)
+        while found := self._database.rows(sql, (*last, _READ_ROWS)):
+            for number, step_index in found:
+                yield self._rows(number, step_index)
+            last = found[-1]
 
     def leave_out(self, rowid: int) -> None:
         """Take note of a row that no run has."""
@@ -186,6 +194,13 @@ class Catalog:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _rows(self, number: int, step_index: int) -> list[int]:
+        found = self._database.rows(
+            "SELECT source FROM steps WHERE episode = ? AND step_index = ? ORDER BY source",
+            (number, step_index),
+        )
+        return [source for (source,) in found]
 
     def _parts(self, sql: str, *values: int, after: int = -1) -> Iterator[tuple[Any, ...]]:
         """Iterate over the rows of a statement, a part at a time, by their first value."""

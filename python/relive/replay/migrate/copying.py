@@ -1,5 +1,6 @@
 """Copies the steps of the source to the runs of a root."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from relive.errors import AlreadyExistsError
@@ -16,8 +17,8 @@ _SCAN_ROWS: Final = 1000
 _PROGRESS_STEPS: Final = 64
 
 
-def scan(migration: Migration) -> None:
-    """Fill the catalog with what the source has now."""
+def scan(migration: Migration) -> tuple[int, int]:
+    """Fill the catalog with what the source has now; return its largest rowid and its rows."""
     source, catalog, report = migration.source, migration.catalog, migration.report
     # First the ends: all rows of an episode that is over are in the table by then.
     catalog.add_ends(source.ends())
@@ -37,6 +38,18 @@ def scan(migration: Migration) -> None:
     migration.progress("scan", report.rows, report.rows)
     report.runs, report.episodes, migration.steps, kept = catalog.counts()
     report.duplicates = kept - migration.steps
+    for first, *others in catalog.repeated():
+        _count_conflicts(migration, first, others)
+    return last, count
+
+
+def _count_conflicts(migration: Migration, first: int, others: Sequence[int]) -> None:
+    """Count the rows of a step that are not the same as its first."""
+    row = migration.source.read(first)
+    for other in others:
+        if migration.source.read(other) != row:
+            migration.report.conflicting += 1
+            migration.catalog.leave_out(other)
 
 
 def copy(migration: Migration, database: Database, config: ReplayConfig) -> None:
@@ -99,7 +112,7 @@ class _RunCopy:
         self, target: TargetRun, episode: OriginalEpisode, copied: CopiedEpisode
     ) -> None:
         target.enter_episode(episode, copied)
-        for step_index, rowid, _ in self._migration.catalog.steps(episode, copied.last):
+        for step_index, rowid in self._migration.catalog.steps(episode, copied.last):
             try:
                 values = self._migration.values(episode, step_index, rowid)
             except DamagedError as error:

@@ -137,11 +137,16 @@ class OriginalEditor:
             )
         self._path = path
         self._database = _connect(path, "rw")
-        try:
-            self._version = self._database.rows("PRAGMA data_version")
-        except BaseException:
-            self.close()
-            raise
+        self._version: list[tuple[Any, ...]] = []
+
+    def watch(self, source: OriginalTables, scanned: tuple[int, int]) -> None:
+        """Notice from now on what other connections change; `scanned` is `last_row` before.
+
+        What was copied may be in the same database, so this comes after it.
+        """
+        self._version = self._database.rows("PRAGMA data_version")
+        if source.last_row() != scanned:
+            raise self._changed()
 
     def drop(
         self, columns: Sequence[str], left_out: Iterable[int], staged: Path | None = None
@@ -156,11 +161,7 @@ class OriginalEditor:
             self._database.rows("ATTACH DATABASE ? AS staged", (str(staged),))
         with self._database.transaction(sync=True) as connection:
             if connection.execute("PRAGMA data_version").fetchall() != self._version:
-                raise InvalidError(
-                    f"another process changed `{self._path}` while it was verified; nothing was "
-                    "removed",
-                    hint="stop the writer, and migrate again",
-                )
+                raise self._changed()
             if staged is not None:
                 _rename_tables(connection)
                 _copy_staged(connection)
@@ -173,6 +174,12 @@ class OriginalEditor:
     def close(self) -> None:
         """Close the connection."""
         self._database.close()
+
+    def _changed(self) -> InvalidError:
+        return InvalidError(
+            f"another process changed `{self._path}` while it was verified; nothing was removed",
+            hint="stop the writer, and migrate again",
+        )
 
 
 def compact(path: Path) -> tuple[int, int]:

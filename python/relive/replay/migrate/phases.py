@@ -48,7 +48,8 @@ def migrate(
             report.
         drop_blobs: Verify, and then remove the columns `observation` and `render_payload` from the
             source, in one transaction. Nothing is removed if there is a difference, or if another
-            process changed the source during the call. Rows that no run has, because they are
+            process changed the source during the call. Without the columns there is nothing to
+            remove, and the call only verifies the rest. Rows that no run has, because they are
             damaged, conflicting or late, or because their run was deleted, are copied to the table
             `left_out_steps` before. SQLite needs about as much free space as the source has.
         compact: Rewrite the source without unused space.
@@ -69,17 +70,21 @@ def migrate(
             in_place.remove_staged(target)  # a process was killed after it had moved the runs
         is_staged = is_own and not source.is_relive
         runs = in_place.staged_root(target) if is_staged else target
-        editor = (
-            stack.enter_context(contextlib.closing(OriginalEditor(path))) if drop_blobs else None
-        )
+        editor = None
+        if drop_blobs and (is_staged or _droppable(source)):
+            editor = stack.enter_context(contextlib.closing(OriginalEditor(path)))
         catalog = stack.enter_context(Catalog())
         migration = Migration(source, catalog, runs, progress, skip_damaged)
         migration.report.staged = runs if is_staged else None
-        scan(migration)
+        scanned = scan(migration)
         with Database.create(database_path(runs)) as tables:
             copy(migration, tables, settings)
+            if editor is not None:
+                editor.watch(source, scanned)
             if verify or drop_blobs:
                 verify_steps(migration, tables)
+        if drop_blobs:
+            _check_same(migration)
         if editor is not None:
             _drop(migration, editor)
             if is_staged:
@@ -93,8 +98,13 @@ def _ignore(phase: str, done: int, total: int) -> None:
     """Show no progress."""
 
 
-def _drop(migration: Migration, editor: OriginalEditor) -> None:
-    """Remove the columns with arrays from the source; staged runs are moved there."""
+def _droppable(source: OriginalTables) -> tuple[str, ...]:
+    """Return the columns with arrays that the source has."""
+    return tuple(name for name in BLOBS if name in source.columns)
+
+
+def _check_same(migration: Migration) -> None:
+    """Raise a `CorruptError` if a step of the source is not the same in the root."""
     report, source = migration.report, migration.source
     if report.problem_count:
         count = "1 step" if report.problem_count == 1 else f"{report.problem_count} steps"
@@ -103,7 +113,12 @@ def _drop(migration: Migration, editor: OriginalEditor) -> None:
             f"{report.problems[0]}",
             hint="migrate with verify to see all of them",
         )
-    columns = tuple(name for name in BLOBS if name in source.columns)
+
+
+def _drop(migration: Migration, editor: OriginalEditor) -> None:
+    """Remove the columns with arrays from the source; staged runs are moved there."""
+    report, source = migration.report, migration.source
+    columns = _droppable(source)
     migration.progress("drop", 0, len(columns))
     staged = None if report.staged is None else database_path(report.staged)
     report.kept = editor.drop(columns, migration.catalog.left_out(), staged)

@@ -50,7 +50,7 @@ class MigrationReport:
     duplicates: int = 0
     """Rows of a step that has an earlier row; they are left out."""
     conflicting: int = 0
-    """Those of them that differ from the earlier row; counted with `verify`."""
+    """Those of them that differ from the earlier row."""
     damaged: int = 0
     """Rows that cannot be read and were left out, with `skip_damaged`."""
     late: int = 0
@@ -70,6 +70,9 @@ class MigrationReport:
     source. Deleted ones are not compared."""
     verified: int | None = None
     """Steps that were compared; None without `verify`."""
+    uncompared: tuple[str, ...] = ()
+    """Columns that were removed from the source before this call: what the root has of them was not
+    compared."""
     problem_count: int = 0
     """How many steps differ; a run that cannot be read counts as one."""
     problems: list[MigrationProblem] = field(default_factory=list)
@@ -89,8 +92,8 @@ class MigrationReport:
 
     @property
     def is_verified(self) -> bool:
-        """Whether all steps were compared and are the same."""
-        return self.verified is not None and not self.problem_count
+        """Whether all steps were compared, with all of their columns, and are the same."""
+        return self.verified is not None and not self.problem_count and not self.uncompared
 
     def add_problem(self, problem: MigrationProblem) -> None:
         """Count a problem, and keep it if it is one of the first."""

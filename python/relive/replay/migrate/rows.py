@@ -121,6 +121,14 @@ def as_ts_ns(value: object) -> int:
     return ts_ns
 
 
+def read_info(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an info that was migrated with the values that its markers stand for.
+
+    What has no place in a run stays JSON as in the source.
+    """
+    return {key: value if key == ORIGINAL else blobs.decoded(value) for key, value in info.items()}
+
+
 def _read(column: str, read: Callable[[Any], _T], value: Any) -> _T:
     """Return what a function makes of the value of a column; its errors name the column."""
     try:

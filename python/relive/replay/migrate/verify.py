@@ -67,6 +67,7 @@ def _verify_run(migration: Migration, database: Database, run: OriginalRun) -> N
             _compare_window(migration, compared, episode, names, window, late_before=late_before)
     if compared is not None:
         report.extra += max(0, compared.steps - steps)
+        report.uncompared = tuple(sorted({*report.uncompared, *compared.uncompared}))
 
 
 def _compare_window(
@@ -100,9 +101,7 @@ def _windows(
     """Iterate over the steps of an episode in parts that fit into memory."""
     window: list[tuple[int, StepValues]] = []
     nbytes = 0
-    for step_index, rowid, count in migration.catalog.steps(episode):
-        if count > 1:
-            _count_conflicts(migration, episode, step_index, rowid)
+    for step_index, rowid in migration.catalog.steps(episode):
         try:
             values = migration.values(episode, step_index, rowid)
         except DamagedError as error:
@@ -119,17 +118,6 @@ def _windows(
             window, nbytes = [], 0
     if window:
         yield window
-
-
-def _count_conflicts(
-    migration: Migration, episode: OriginalEpisode, step_index: int, rowid: int
-) -> None:
-    """Count the rows of a step that are not the same as its first."""
-    first = migration.source.read(rowid)
-    for other in migration.catalog.rows(episode, step_index)[1:]:
-        if migration.source.read(other) != first:
-            migration.report.conflicting += 1
-            migration.catalog.leave_out(other)
 
 
 def _problem(episode: OriginalEpisode, step_index: int, message: str) -> MigrationProblem:
@@ -171,6 +159,14 @@ class _RunComparison:
             for row in self._source.episodes
             if self._is_migrated
         }
+
+    @property
+    def uncompared(self) -> list[str]:
+        """The columns that the source does not have any more, and whose arrays the run has."""
+        fields = self._arrays.fields
+        return [
+            column for name, column in COLUMNS.items() if column in self._absent and name in fields
+        ]
 
     def has_all(self, agent_id: str, episodes: Sequence[str], copied: CopiedEpisode) -> bool:
         """Check whether the run has every step of an episode that was copied to it."""

@@ -10,7 +10,7 @@ the disk. Whoever holds the run locked finishes a replacement that was interrupt
 from dataclasses import replace
 from pathlib import Path
 
-from relive.errors import UnknownNameError
+from relive.errors import NotFoundError, UnknownNameError
 from relive.replay.storage.connection import Database
 from relive.replay.storage.layout import arrays_path, database_path, replacement_path
 from relive.replay.storage.tables import RunRow, read_run, write_run
@@ -28,6 +28,15 @@ def current_path(root: Path, run: RunRow) -> Path:
         if path.exists():
             return path
     return arrays_path(root, run.run_id)
+
+
+def missing_arrays(path: Path, run_id: str) -> NotFoundError:
+    """Return the error for the file of a run that has arrays in it, but does not exist."""
+    return NotFoundError(
+        f"`{path}` is missing: run {run_id!r} has arrays in it",
+        hint="restore the file, or remove the run with `relive replay rm`; its steps and episodes "
+        "in the database can be read without it",
+    )
 
 
 def is_current(root: Path, run: RunRow, path: Path) -> bool:
