@@ -52,6 +52,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     builder = relive.DatasetBuilder("ws/d", root=root / "published")
     builder.add_table("main", pa.table({"x": [1, 2, 3]}))
     builder.publish()
+    np.save(root / "rows.npy", np.zeros((3, 2)))
     return root
 
 
@@ -100,6 +101,7 @@ USES: dict[str, list[Callable[[Path], object]]] = {
         lambda root: scan(root / "a.a2pack"),
         lambda root: _native.TapeReader(str(root / "a.a2pack")),
     ],
+    "rows.npy": [lambda root: relive.ArraySource(root / "rows.npy")],
     "store/meta.json": [read_store, append],
     "store/chunk/0.zr": [read_store, append],
     "store/1.journal": [read_store, append],
@@ -190,7 +192,9 @@ def test_data_may_be_linked_and_locks_may_not(made: Path, tmp_path: Path, name: 
                 use(tmp_path)
         return
     use = USES[name][0]
-    use(tmp_path).close() if name == "a.a2pack" else use(tmp_path)  # type: ignore[attr-defined]
+    found = use(tmp_path)
+    if isinstance(found, relive.PackReader):
+        found.close()
 
 
 def test_index_of_runs_that_is_not_a_file_is_left_alone(made: Path, tmp_path: Path) -> None:
