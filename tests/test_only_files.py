@@ -23,6 +23,8 @@ from relive.errors import InvalidError, ReliveError
 from relive.publish import validate as validate_dataset
 from relive.replay import delete, recover
 from relive.store.atomic import open_file, open_reader, read_file, whole_file
+from relive.store.cache.page import open_page
+from relive.store.cache.pins import Pins
 from relive.store.locks import FileLock, is_locked, locked
 from relive.store.video.container import scan
 
@@ -213,6 +215,16 @@ def test_validation_reports_what_is_not_a_file(made: Path, tmp_path: Path) -> No
     path = copied(made, tmp_path, "published/manifests/ws/d/latest.json")
     with replaced(path, "pipe"), pytest.raises(ReliveError, match="is a named pipe"):
         validate_dataset("ws/d", root=tmp_path / "published")
+
+
+def test_cache_goes_on_without_what_is_not_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with replaced(path, "pipe"), open_page(str(path)) as page:
+        assert page is None
+    pins = Pins(tmp_path)
+    with replaced(tmp_path / "pipe", "pipe"):
+        pins.pin("name", ["0" * 64])
+        assert pins.names() == ["name"]
 
 
 def test_files_are_opened_without_waiting(tmp_path: Path) -> None:
