@@ -23,6 +23,8 @@ from relive.errors import InvalidError, ReliveError
 from relive.publish import validate as validate_dataset
 from relive.replay import delete, recover
 from relive.store.atomic import open_file, open_reader, read_file, whole_file
+from relive.store.cache.page import open_page
+from relive.store.cache.pins import Pins
 from relive.store.locks import FileLock, is_locked, locked
 from relive.store.video.container import scan
 
@@ -52,6 +54,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     builder = relive.DatasetBuilder("ws/d", root=root / "published")
     builder.add_table("main", pa.table({"x": [1, 2, 3]}))
     builder.publish()
+    np.save(root / "rows.npy", np.zeros((3, 2)))
     return root
 
 
@@ -100,6 +103,7 @@ USES: dict[str, list[Callable[[Path], object]]] = {
         lambda root: scan(root / "a.a2pack"),
         lambda root: _native.TapeReader(str(root / "a.a2pack")),
     ],
+    "rows.npy": [lambda root: relive.ArraySource(root / "rows.npy")],
     "store/meta.json": [read_store, append],
     "store/chunk/0.zr": [read_store, append],
     "store/1.journal": [read_store, append],
@@ -190,7 +194,9 @@ def test_data_may_be_linked_and_locks_may_not(made: Path, tmp_path: Path, name: 
                 use(tmp_path)
         return
     use = USES[name][0]
-    use(tmp_path).close() if name == "a.a2pack" else use(tmp_path)  # type: ignore[attr-defined]
+    found = use(tmp_path)
+    if isinstance(found, relive.PackReader):
+        found.close()
 
 
 def test_index_of_runs_that_is_not_a_file_is_left_alone(made: Path, tmp_path: Path) -> None:
@@ -209,6 +215,16 @@ def test_validation_reports_what_is_not_a_file(made: Path, tmp_path: Path) -> No
     path = copied(made, tmp_path, "published/manifests/ws/d/latest.json")
     with replaced(path, "pipe"), pytest.raises(ReliveError, match="is a named pipe"):
         validate_dataset("ws/d", root=tmp_path / "published")
+
+
+def test_cache_goes_on_without_what_is_not_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with replaced(path, "pipe"), open_page(str(path)) as page:
+        assert page is None
+    pins = Pins(tmp_path)
+    with replaced(tmp_path / "pipe", "pipe"):
+        pins.pin("name", ["0" * 64])
+        assert pins.names() == ["name"]
 
 
 def test_files_are_opened_without_waiting(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_file_without_permission_raises_access_denied(
         raise PermissionError(13, "Permission denied")
 
     (tmp_path / "a.npy").touch()
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr("relive._open.open_reader", refuse)
     with pytest.raises(AccessDeniedError, match=r"a\.npy"):
         relive.open(tmp_path / "a.npy")
 

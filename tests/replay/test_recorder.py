@@ -557,15 +557,17 @@ def test_values_of_another_dtype_have_a_hint(
             f"convert it: np.asarray(value, '{dtype}'); Record(env, root, cast=True) casts to the "
             "declared space"
         )
-        recorder.step(**{name: np.asarray(second, dtype)})
+        good: dict[str, Any] = {name: np.asarray(second, dtype)}
+        recorder.step(**good)
         if name != "action":
             last = {f"next_{name}": second, "truncated": True}
             with pytest.raises(InvalidError, match=f"`next_{name}` must have the dtype") as raised:
                 recorder.step(**{name: first, **last})
             assert raised.value.hint is not None
             assert raised.value.hint.startswith(f"convert it: np.asarray(value, '{dtype}')")
+        good[name] = np.zeros((7, 7), dtype)
         with pytest.raises(InvalidError, match="and the shape") as raised:
-            recorder.step(**{name: np.zeros((7, 7), dtype)})
+            recorder.step(**good)
         assert raised.value.hint == "use another run_id for another environment"
 
 

@@ -146,7 +146,7 @@ def _digest_of(path: Path) -> FileDigest:
 def _check_absence(folder: Path) -> None:
     """Raise if `meta.json` states that there is a `files.json`."""
     try:
-        meta = json.loads((folder / META).read_bytes())
+        meta = json.loads(read_file(folder / META) or b"")
     except (OSError, ValueError, RecursionError):
         return  # reading it raises the error
     if isinstance(meta, dict) and CHECKSUMS in meta and not (folder / MARKER).exists():

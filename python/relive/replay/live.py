@@ -449,13 +449,13 @@ def _reclaim_all(name: str) -> None:
             if not _reclaim(path) and path in _segments(name):
                 raise _locked(name, int(path.name.rpartition(".")[2]))
         else:  # it may be left for later, so that live lanes of other names cost no time
-            _reclaim(path, tries=1)
+            _reclaim(path, waits=False)
 
 
-def _reclaim(path: Path, **options: int) -> bool:
+def _reclaim(path: Path, *, waits: bool = True) -> bool:
     """Remove a segment, unless its owner is alive."""
     try:
-        lock = FileLock.take(path, **options)
+        lock = FileLock.take(path) if waits else FileLock.take(path, tries=1)
     except LockedError:
         return False
     except OSError:

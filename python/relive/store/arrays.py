@@ -20,7 +20,7 @@ from relive.errors import (
 from relive.model.ragged import Ragged
 from relive.model.schema import Field
 from relive.model.source import Batch, Indices, Source, as_indices, check_out, pick_fields
-from relive.store.atomic import storage_error
+from relive.store.atomic import check_file, storage_error
 
 __all__ = ["ArrayLike", "ArraySource"]
 
@@ -230,6 +230,7 @@ def _map(path: Path) -> npt.NDArray[Any]:
             f"cannot open `{path}` as an array: it is a .npz archive",
             hint="save each array with np.save, or pass dict(np.load(path))",
         )
+    check_file(path)
     try:
         # An absolute path, so that a process with another working directory can open it.
         array: npt.NDArray[Any] = np.load(path.resolve(), mmap_mode="r", allow_pickle=False)

@@ -8,6 +8,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -158,9 +159,9 @@ def open_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     return handle
 
 
-def open_reader(path: str | os.PathLike[str], buffering: int = -1) -> BinaryIO:
+def open_reader(path: str | os.PathLike[str]) -> BufferedReader:
     """Open a file for reading as `open` does; what is not a file is an `InvalidError`."""
-    return open(path, "rb", buffering, opener=open_file)
+    return open(path, "rb", opener=open_file)
 
 
 def check_file(path: str | os.PathLike[str], *, follow: bool = True) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from relive._forks import call_after_fork
 from relive.errors import CorruptError, OutOfRangeError
-from relive.store.atomic import open_reader, storage_error
+from relive.store.atomic import open_file, storage_error
 from relive.store.digest import RunningDigest
 from relive.store.leaves import (
     DIGEST_BYTES,
@@ -85,7 +85,7 @@ def describe_file(path: str | os.PathLike[str]) -> tuple[BlobRef, bytes]:
     """Return the same of a file, which is read once and hashed on two threads."""
     whole, leaves = RunningDigest(), LeafHasher()
     try:
-        with open_reader(path, buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=open_file) as file:
             while piece := file.read(_READ_BYTES):
                 whole.update(piece)
                 leaves.update(piece)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, TypeAlias
 
 from relive.errors import AlreadyExistsError
-from relive.store.atomic import fsync_directory, storage_error
+from relive.store.atomic import check_file, fsync_directory, storage_error
 
 Blob: TypeAlias = tuple[str, int, Callable[[], Iterator[bytes]]]
 """Key, size, and a function that returns the bytes, verified."""
@@ -31,6 +31,7 @@ def write_tar(
     if path.exists():
         raise AlreadyExistsError(f"`{path}` already exists", hint="choose another name")
     part = path.with_name(f"{path.name}.part")
+    check_file(part)
     written = []
     try:
         with part.open("r+b" if part.exists() else "x+b") as file:

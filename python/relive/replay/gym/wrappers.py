@@ -161,7 +161,7 @@ class Record(RecordingWrapper, gymnasium.utils.RecordConstructorArgs):  # type: 
         # They are made of this class.
         from relive.replay.gym.kinds import wrapper_class
 
-        return object.__new__(wrapper_class(env) if cls is Record else cls)  # type: ignore[return-value]
+        return object.__new__(wrapper_class(env) if cls is Record else cls)
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from relive.replay.migrate.rows import REQUIRED
 from relive.replay.storage.connection import Database, keep_wal
 from relive.replay.storage.layout import database_path
 from relive.replay.storage.schema import APPLICATION_ID
+from relive.store.atomic import check_file
 
 RENAMED: Final = "original_"
 """What the names of the original's tables begin with in a database of relive."""
@@ -49,6 +50,7 @@ class OriginalTables:
             own = database_path(path)
             hint = f"pass `{own}`" if own.is_file() else None
             raise InvalidError(f"`{path}` is a directory, expected a SQLite database", hint=hint)
+        check_file(path)
         if not path.is_file():
             raise NotFoundError(f"`{path}` does not exist")
         database = _connect(path, "ro")

@@ -378,6 +378,8 @@ def as_flag(name: str, value: Any) -> bool:
 
     Anything else is an `InvalidTypeError`: text would be true whatever it says.
     """
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
     number = value
     if hasattr(value, "item"):
         try:

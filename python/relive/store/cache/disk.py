@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from relive.errors import InvalidError
 from relive.store import config
+from relive.store.atomic import open_file
 from relive.store.cache import layout
 from relive.store.cache.eviction import WHOLE_PAGE, ReaderUse, Victim, find_victims
 from relive.store.cache.page import Identity, Leaf, encode_page, open_page, split_pages
@@ -503,8 +505,8 @@ os.register_at_fork(after_in_child=_after_fork)
 
 def _read_file(path: str) -> bytes | None:
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+        handle = open_file(path)
+    except (OSError, InvalidError):
         return None
     try:
         size = os.fstat(handle).st_size

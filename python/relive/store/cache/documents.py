@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, NoReturn, TypeVar
 
 from relive.errors import NotCachedError, NotFoundError, OfflineError, StorageError
+from relive.store.atomic import open_reader
 from relive.store.cache import layout
 from relive.store.cache.disk import BlobCache
 from relive.store.remote.failures import BucketNotFoundError
@@ -197,7 +198,8 @@ class CachedRoot(Root):
 
     def _seen(self, key: str) -> Stored | None:
         try:
-            header, _, data = Path(self._path(key)).read_bytes().partition(b"\n")
+            with open_reader(self._path(key)) as file:
+                header, _, data = file.read().partition(b"\n")
             checksum, tag = json.loads(header)
         except (OSError, ValueError, TypeError):
             return None

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from relive.errors import StorageError
+from relive.errors import InvalidError, StorageError
 from relive.model.report import Progress
+from relive.store.atomic import open_reader
 from relive.store.cache import layout
 from relive.store.cache.disk import DiskCache
 from relive.store.cache.eviction import as_victim
@@ -159,7 +160,11 @@ def _is_intact(path: str) -> bool:
                 return page is not None and page.is_intact()
             except ValueError:
                 return False
-    data = Path(path).read_bytes()
+    try:
+        with open_reader(path) as file:
+            data = file.read()
+    except InvalidError:  # a named pipe, for example
+        return False
     if layout.is_digest(name):
         return hashlib.sha256(data).hexdigest() == name
     header, _, body = data.partition(b"\n")

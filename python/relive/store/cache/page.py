@@ -17,6 +17,8 @@ import struct
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from relive.errors import InvalidError
+from relive.store.atomic import open_file
 from relive.store.cache.layout import PAGE_BYTES, PAGE_LEAVES
 from relive.store.leaves import DIGEST_BYTES, LEAF_BYTES
 from relive.store.remote.ranges import Data
@@ -118,8 +120,8 @@ class PageFile:
 def open_page(path: str) -> Iterator[PageFile | None]:
     """Open a page for the length of a block; None if there is none that can be read."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+        handle = open_file(path)
+    except (OSError, InvalidError):
         yield None
         return
     try:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from relive.store.atomic import open_reader
 from relive.store.cache.layout import is_digest
 
 _KEPT_S: Final = 1.0
@@ -43,8 +44,8 @@ class Pins:
         """Pin blobs under a name, in addition to those that it pins; may raise `OSError`."""
         path = self._path(name)
         try:
-            known = path.read_text().splitlines()[1:]
-        except OSError:
+            known = _lines(path)[1:]
+        except (OSError, ValueError):
             known = []
         self._folder.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{secrets.token_hex(8)}")
@@ -75,8 +76,12 @@ class Pins:
         found = []
         with contextlib.suppress(OSError):
             for path in os.scandir(self._folder):
-                with contextlib.suppress(OSError, UnicodeDecodeError):
+                with contextlib.suppress(OSError, ValueError):
                     if not path.name.startswith("."):
-                        text = Path(path.path).read_text()
-                        found.append((path.name, text.splitlines()))
+                        found.append((path.name, _lines(path)))
         return found
+
+
+def _lines(path: os.PathLike[str]) -> list[str]:
+    with open_reader(path) as file:
+        return file.read().decode().splitlines()

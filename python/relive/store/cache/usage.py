@@ -21,6 +21,7 @@ from relive.store.cache.layout import TEMPORARY, USAGE
 
 _SUM: Final = struct.Struct("<qd8s")
 _MAGIC: Final = b"relive-u"
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 BLOCK: Final = 4096
 """What files and directories are rounded up to; the unit of nearly all file systems."""
 _COUNT_EVERY_S: Final = 3600.0
@@ -103,7 +104,7 @@ class Usage:
             os.close(self._handle)
             self._handle = -1
         self._base.mkdir(parents=True, exist_ok=True)
-        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._handle = os.open(self._path, _FLAGS, 0o666)
         return self._handle
 
     @staticmethod

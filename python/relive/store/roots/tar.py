@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from relive.errors import CorruptError, InvalidError, ReadOnlyError
-from relive.store.atomic import check_file, open_reader, storage_error
+from relive.store.atomic import check_file, open_file, storage_error
 from relive.store.remote.ranges import Data, KeyRange
 from relive.store.roots.root import (
     Body,
@@ -120,7 +120,7 @@ class TarRoot(Root):
         if member is None:
             raise self._missing(key)
         try:
-            with open_reader(self.file, buffering=0) as file:
+            with open(self.file, "rb", buffering=0, opener=open_file) as file:
                 data = b""
                 while stop <= member.size and len(data) < stop - start:
                     at = start + len(data)
