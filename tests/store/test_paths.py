@@ -63,7 +63,7 @@ TAKERS: dict[str, Any] = {
     "validate runs": replay.validate,
     "migrate from": lambda path: migrate(path, "root"),
     "migrate to": lambda path: migrate("old.sqlite", path),
-    "export": lambda path: check_target(path, []),
+    "export": lambda path: check_target(path, (".h5",), []),
     "convert": lambda path: relive.convert("nothing", path),
     "file": lambda path: whole_file(path).__enter__(),
     "folder": lambda path: whole_folder(path).__enter__(),

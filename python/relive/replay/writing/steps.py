@@ -342,7 +342,10 @@ class Streams:
                     kept[name] = as_json(f"info[{name!r}]", value)
             except ReliveError as error:
                 self._refuse_info(error)
-        text = _ENCODER.encode(kept)
+        return self._whole_info(_ENCODER.encode(kept))
+
+    def _whole_info(self, text: str) -> str | None:
+        """Return the text of an info if it can be stored; None if it is left out."""
         try:
             check_json_bytes("info", len(text))
         except ReliveError as error:
