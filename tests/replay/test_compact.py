@@ -38,7 +38,7 @@ from relive.replay.manage.compact import compact, vacuum
 from relive.replay.manage.runs import archive, delete, list_runs, load_tables
 from relive.replay.storage import files, tables
 from relive.replay.storage.connection import Database
-from relive.replay.storage.layout import arrays_path, database_path, lock_path
+from relive.replay.storage.layout import arrays_path, database_path, lock_path, replacement_path
 from tests.replay.toy_run import SMALL, STEPS, observation, record, record_nothing, record_vector
 
 Finisher = Callable[[Path], object]
@@ -711,7 +711,7 @@ def test_file_that_differs_does_not_replace_the_old_one(
 
     def damage(done: int, total: int | None) -> None:
         if total is not None and done == total // 2 + 1:  # the first that is compared
-            new = files.replacement_path(root, "toy-1", 1)
+            new = replacement_path(root, "toy-1", 1)
             with new.open("r+b") as file:
                 file.seek(48)
                 file.write(b"\xff" * (new.stat().st_size // 2))
