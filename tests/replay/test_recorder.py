@@ -1226,7 +1226,7 @@ def test_values_that_json_would_change_are_refused(value: Any, tmp_path: Path) -
             recorder.step([0.5], info=value)
         with pytest.raises(InvalidTypeError, match="`metadata"):
             recorder.begin_episode(metadata=value)
-        numbered: dict[Any, Any] = {1: {2: 3}, "b": (4,)}
+        numbered: Any = {1: {2: 3}, "b": (4,)}
         recorder.step([0.5], info=numbered)
     run = ReplayRun(tmp_path, "run")
     assert (len(run), run.step(0).info) == (1, {"1": {"2": 3}, "b": [4]})

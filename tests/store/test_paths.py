@@ -98,6 +98,12 @@ def test_uri_of_a_file_is_not_a_local_path(taker: Any) -> None:
         taker("file:///x")
 
 
+def test_root_in_a_directory_is_not_a_uri_as_a_path() -> None:
+    with pytest.raises(InvalidError, match="is a URI"):
+        relive.DatasetBuilder("ws/name", root=Path("s3://bucket/x"))
+    assert not os.listdir()  # noqa: PTH208 - current directory
+
+
 def test_uri_is_not_the_path_of_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidError, match="is a URI"):
         open_cache("s3://bucket/x")

@@ -7,7 +7,7 @@ from typing import Any
 from relive._arguments import as_text
 from relive.errors import InvalidError, InvalidTypeError, UnsupportedError
 from relive.store import config
-from relive.store.paths import is_remote, local_path
+from relive.store.paths import absolute_path, is_remote, local_path
 from relive.store.roots.root import Root
 
 
@@ -61,6 +61,7 @@ def open_root(address: str | os.PathLike[str] | Root | None = None, **options: A
 def _directory(path: Path) -> Root:
     from relive.store.roots.directory import DirectoryRoot
 
+    absolute_path(path, "a root in a directory")  # a `Path` may be of a URI, too
     path = path.expanduser()
     if path.suffix == ".tar" and path.is_file():
         from relive.store.roots.tar import TarRoot
