@@ -1,15 +1,17 @@
 """Simple reference implementations of samplers and loaders."""
 
+import gc
 import threading
 import time
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from relive import ArraySource, Field, Ragged, Sampler, Source
+from relive import ArraySource, DataLoader, Field, Ragged, Sampler, Source
 from relive.model import Batch
 from relive.model.source import Indices
 
@@ -184,3 +186,45 @@ def loader_threads() -> list[threading.Thread]:
         for thread in threading.enumerate()
         if thread.name == "relive" or thread.name.startswith("relive-batches")
     ]
+
+
+class Trainer:
+    """Refers to its loader, which gets something that refers to the trainer."""
+
+    def __init__(self, kind: str, make: Callable[..., Any] = DataLoader, **options: Any) -> None:
+        source: Any = rows(40)
+        if kind == "source":
+            source = Plain(source)
+            source.owner = self
+        elif kind == "sampler":
+            options["sampler"] = self
+        elif kind == "generator":
+            options["sampler"] = iter(self)
+        else:
+            options["transform"] = getattr(self, kind)
+        self.loader = make(source, **options)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for first in range(39):
+            yield [first, first + 1]
+
+    def augment(self, batch: Any) -> Any:
+        return batch
+
+    def fail(self, batch: Any) -> Any:
+        if 39 in batch["id"]:
+            raise LookupError
+        return batch
+
+
+def check_is_collected(make: Callable[[], Trainer]) -> None:
+    """Check that a trainer and the threads of its loader end when nothing else refers to it."""
+    trainer = make()
+    next(trainer.loader)
+    gone = weakref.ref(trainer)
+    del trainer
+    deadline = time.monotonic() + 60
+    while loader_threads() or gone() is not None:
+        gc.collect()  # a thread that makes a batch keeps everything until it waits
+        assert time.monotonic() < deadline, loader_threads()
+        time.sleep(0.001)

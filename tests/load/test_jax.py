@@ -10,6 +10,8 @@ import pytest
 import relive
 from relive.errors import InvalidTypeError
 from tests.load.reference import (
+    Trainer,
+    check_is_collected,
     loader_threads,
     threads_of_this_process,
     wait_for_end_of_threads,
@@ -93,3 +95,7 @@ def test_deleted_loader_leaves_no_thread() -> None:
     assert reference() is None
     wait_for_end_of_threads(before)
     assert not loader_threads()
+
+
+def test_owner_of_a_loader_that_refers_to_it_is_collected() -> None:
+    check_is_collected(lambda: Trainer("augment", DataLoader, batch_size=4))

@@ -3,11 +3,8 @@
 import gc
 import multiprocessing
 import threading
-import time
-import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -17,6 +14,8 @@ from relive import DataLoader, Sampler, errors
 from tests.load import transforms
 from tests.load.reference import (
     Plain,
+    Trainer,
+    check_is_collected,
     loader_threads,
     rows,
     threads_of_this_process,
@@ -245,35 +244,6 @@ def test_garbage_collection_in_a_worker_thread_closes_the_loader(stage: str) -> 
         thread.join(60)
 
 
-class Trainer:
-    """Refers to its loader, which gets something that refers to the trainer."""
-
-    def __init__(self, kind: str, module: str = "relive", **options: Any) -> None:
-        source: Any = rows(40)
-        if kind == "source":
-            source = Plain(source)
-            source.owner = self
-        elif kind == "sampler":
-            options["sampler"] = self
-        elif kind == "generator":
-            options["sampler"] = iter(self)
-        else:
-            options["transform"] = getattr(self, kind)
-        self.loader = import_module(module).DataLoader(source, **options)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for first in range(39):
-            yield [first, first + 1]
-
-    def augment(self, batch: Any) -> Any:
-        return batch
-
-    def fail(self, batch: Any) -> Any:
-        if 39 in batch["id"]:
-            raise LookupError
-        return batch
-
-
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -285,19 +255,9 @@ class Trainer:
         ("source", {"batch_size": 4, "workers": 0}),
         ("sampler", {}),
         ("generator", {}),
-        pytest.param("augment", {"module": "relive.load.torch"}, marks=pytest.mark.needs("torch")),
-        pytest.param("augment", {"module": "relive.load.jax"}, marks=pytest.mark.needs("jax")),
     ],
 )
 def test_owner_of_a_loader_that_refers_to_it_is_collected(
     kind: str, options: dict[str, Any]
 ) -> None:
-    trainer = Trainer(kind, **options)
-    next(trainer.loader)
-    gone = weakref.ref(trainer)
-    del trainer
-    deadline = time.monotonic() + 60
-    while loader_threads() or gone() is not None:
-        gc.collect()  # a thread that makes a batch keeps everything until it waits
-        assert time.monotonic() < deadline, loader_threads()
-        time.sleep(0.001)
+    check_is_collected(lambda: Trainer(kind, **options))

@@ -13,7 +13,7 @@ import pytest
 import relive
 from relive.errors import InvalidError, InvalidTypeError
 from relive.load import Map
-from tests.load.reference import loader_threads
+from tests.load.reference import Trainer, check_is_collected, loader_threads
 
 torch = pytest.importorskip("torch")
 
@@ -211,3 +211,7 @@ def test_threads_end_when_the_device_fails(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(RuntimeError, match="the device is gone"):
         stream.close()
     assert below.closed
+
+
+def test_owner_of_a_loader_that_refers_to_it_is_collected() -> None:
+    check_is_collected(lambda: Trainer("augment", DataLoader, batch_size=4))
