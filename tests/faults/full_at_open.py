@@ -2,6 +2,8 @@
 
 `python full_at_open.py FOLDER` mounts small disks in memory over FOLDER, which takes the right to
 mount. Each writer works or fails with a `StorageError`. Prints how many failed.
+
+With `RELIVE_KILLS=all` (`make faults`) with more and less room.
 """
 
 import os
@@ -17,12 +19,13 @@ import pyarrow as pa
 
 import relive
 from relive.errors import StorageError
-from relive.replay import TelemetryStore
+from relive.replay import ReplayRecorder, ReplayRun, TelemetryStore
 
 SIZE: Final = 2 << 20
 INODES: Final = 120
-ROOMS: Final = (0, 4096, 36_864, 45_056, 65_536)
-FREE_INODES: Final = (0, 1, 2, 3, 4)
+IS_LONG: Final = os.environ.get("RELIVE_KILLS") == "all"
+ROOMS: Final = (0, 4096, 16_384, 36_864, 45_056, 65_536, 131_072) if IS_LONG else (0, 45_056)
+FREE_INODES: Final = (0, 1, 2, 3, 4, 6, 9) if IS_LONG else (1,)
 FRAME: Final = np.zeros((16, 16, 3), np.uint8)
 
 
@@ -47,17 +50,17 @@ def episode(folder: Path) -> None:
 
 
 def run(folder: Path) -> None:
-    with relive.ReplayRecorder(folder / "runs", "run", live=None) as recorder:
+    with ReplayRecorder(folder / "runs", "run", live=None) as recorder:
         recorder.step([1.0])
 
 
 def continued(folder: Path) -> None:
-    with relive.ReplayRecorder(folder / "old" / "runs", "run", live=None) as recorder:
+    with ReplayRecorder(folder / "old" / "runs", "run", live=None) as recorder:
         recorder.step([1.0])
 
 
 def read(folder: Path) -> None:
-    run = relive.ReplayRun(folder / "old" / "runs", "run")
+    run = ReplayRun(folder / "old" / "runs", "run")
     assert run.read("observations", [0]).tolist() == [[1.0]]
 
 
