@@ -132,8 +132,11 @@ def test_a_row_that_is_refused_loses_no_other_row(tmp_path: Path) -> None:
             with contextlib.suppress(InvalidTypeError):
                 recorder.steps([0, 1, 2], np.full((3, 1), number, np.int64), info=infos)
         assert (recorder.stats.steps, recorder.stats.dropped) == (8, 1)
+        with pytest.raises(InvalidError, match="a row for each"):
+            recorder.steps([0, 1, 2], np.full((3, 1), 3), np.zeros(2))
+        recorder.steps([0, 1, 2], np.full((3, 1), 4, np.int64))
     run = ReplayRun(tmp_path, "run")
-    assert [len(episode.rows) for episode in run.episodes] == [3, 2, 3]
+    assert [len(episode.rows) for episode in run.episodes] == [4, 3, 4]
     batch: Any = (made := run.transitions()).gather(range(len(made)))
     assert (batch["next_observation"] == batch["observation"] + 1).all()
     assert len(made) == 4
