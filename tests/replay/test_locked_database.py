@@ -181,7 +181,7 @@ def test_a_locked_recorder_can_be_aborted(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:run 'run' waits")
 def test_a_sink_that_could_not_be_closed_can_be_closed_again(tmp_path: Path) -> None:
-    with TelemetryStore(tmp_path) as store:
+    with TelemetryStore(tmp_path, keep_blobs=True) as store:
         sink = TelemetrySink(store)
         sink.put({"run_id": "run", "action": 0})
         sink.flush()
@@ -191,3 +191,5 @@ def test_a_sink_that_could_not_be_closed_can_be_closed_again(tmp_path: Path) -> 
         sink.close()
         sink.close()
     assert actions(tmp_path) == [0, 1]
+    with contextlib.closing(sqlite3.connect(tmp_path / "telemetry/telemetry.sqlite")) as client:
+        assert client.execute("SELECT action FROM original_steps").fetchall() == [(0,), (1,)]
