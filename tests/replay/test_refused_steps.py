@@ -16,7 +16,7 @@ from relive.errors import InvalidError, InvalidTypeError, OverloadError, ReliveE
 from relive.replay import ReplayConfig, ReplayRecorder, ReplayRun, validate
 from relive.store.queue import BoundedQueue
 
-EXAMPLES = int(os.environ.get("RELIVE_ODD_STEPS", "15"))
+EXAMPLES = int(os.environ.get("RELIVE_ODD_STEPS", "8"))
 LOSSES = (OverloadError, InvalidTypeError)
 
 
@@ -317,7 +317,7 @@ STEPS = st.fixed_dictionaries(
     suppress_health_check=[HealthCheck.too_slow],
     database=None,
 )
-@given(steps=st.lists(STEPS, min_size=1, max_size=8), arrays=st.booleans())
+@given(steps=st.lists(STEPS, min_size=1, max_size=5), arrays=st.booleans())
 def test_an_odd_step_is_refused_or_read_again(
     tmp_path_factory: pytest.TempPathFactory,
     steps: list[dict[str, Any]],
