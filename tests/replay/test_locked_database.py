@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 from relive.errors import ClosedError, LockedError, OverloadError
-from relive.replay import ReplayConfig, ReplayRecorder, ReplayRun
+from relive.replay import (
+    ReplayConfig,
+    ReplayRecorder,
+    ReplayRun,
+    TelemetrySink,
+    TelemetryStore,
+)
 from relive.replay.storage import connection as connections
 from relive.replay.writing.writer import RunWriter
 
@@ -171,3 +177,19 @@ def test_a_locked_recorder_can_be_aborted(tmp_path: Path) -> None:
             recorder.abort()
     recorder.abort()
     assert not list((tmp_path / "replay").glob("*.h5"))
+
+
+@pytest.mark.filterwarnings("ignore:run 'run' waits")
+def test_a_sink_that_could_not_be_closed_can_be_closed_again(tmp_path: Path) -> None:
+    with TelemetryStore(tmp_path, keep_blobs=True) as store:
+        sink = TelemetrySink(store)
+        sink.put({"run_id": "run", "action": 0})
+        sink.flush()
+        sink.put({"run_id": "run", "action": 1})
+        with locked(tmp_path), pytest.raises(LockedError):
+            sink.close()
+        sink.close()
+        sink.close()
+    assert actions(tmp_path) == [0, 1]
+    with contextlib.closing(sqlite3.connect(tmp_path / "telemetry/telemetry.sqlite")) as client:
+        assert client.execute("SELECT action FROM original_steps").fetchall() == [(0,), (1,)]

@@ -16,7 +16,7 @@ from relive.errors import InvalidError, InvalidTypeError, OverloadError, ReliveE
 from relive.replay import ReplayConfig, ReplayRecorder, ReplayRun, validate
 from relive.store.queue import BoundedQueue
 
-EXAMPLES = int(os.environ.get("RELIVE_ODD_STEPS", "15"))
+EXAMPLES = int(os.environ.get("RELIVE_ODD_STEPS", "8"))
 LOSSES = (OverloadError, InvalidTypeError)
 
 
@@ -132,8 +132,11 @@ def test_a_row_that_is_refused_loses_no_other_row(tmp_path: Path) -> None:
             with contextlib.suppress(InvalidTypeError):
                 recorder.steps([0, 1, 2], np.full((3, 1), number, np.int64), info=infos)
         assert (recorder.stats.steps, recorder.stats.dropped) == (8, 1)
+        with pytest.raises(InvalidError, match="a row for each"):
+            recorder.steps([0, 1, 2], np.full((3, 1), 3), np.zeros(2))
+        recorder.steps([0, 1, 2], np.full((3, 1), 4, np.int64))
     run = ReplayRun(tmp_path, "run")
-    assert [len(episode.rows) for episode in run.episodes] == [3, 2, 3]
+    assert [len(episode.rows) for episode in run.episodes] == [4, 3, 4]
     batch: Any = (made := run.transitions()).gather(range(len(made)))
     assert (batch["next_observation"] == batch["observation"] + 1).all()
     assert len(made) == 4
@@ -250,9 +253,10 @@ def test_an_info_that_is_too_large_is_refused(
 
 
 DTYPES = ["?", "i1", ">i4", "u8", "f2", "f4", "f8", "c8", "g", "O", "U3", "S2", "M8[s]", "m8", "V5"]
-TEXTS = st.text(st.characters(), max_size=5) | st.sampled_from(
-    ["", "\0", "\ud800", "a/b.c%", "..", ".", "é" * 3000]
+TEXTS: st.SearchStrategy[str] = st.text(st.characters(), max_size=5) | st.sampled_from(
+    ["", "\0", "\ud800", "a/b.c%", "..", "."]
 )
+TEXTS |= st.builds(lambda: "é" * 3000)  # with a short repr, which hypothesis needs
 ARRAYS = st.builds(
     lambda dtype, shape: np.zeros(shape, dtype),
     st.sampled_from(DTYPES),
@@ -313,7 +317,7 @@ STEPS = st.fixed_dictionaries(
     suppress_health_check=[HealthCheck.too_slow],
     database=None,
 )
-@given(steps=st.lists(STEPS, min_size=1, max_size=8), arrays=st.booleans())
+@given(steps=st.lists(STEPS, min_size=1, max_size=5), arrays=st.booleans())
 def test_an_odd_step_is_refused_or_read_again(
     tmp_path_factory: pytest.TempPathFactory,
     steps: list[dict[str, Any]],

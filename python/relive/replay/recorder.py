@@ -367,9 +367,13 @@ class ReplayRecorder(WriterLifecycle):
             "next_frame": next_frame,
             "extras": extras,
         }
-        for name, value in values.items():
-            if value is not None:
-                _check_rows(name, value, len(numbers))
+        try:
+            for name, value in values.items():
+                if value is not None:
+                    _check_rows(name, value, len(numbers))
+        except InvalidError:
+            self._refuse_all(numbers, agent_id)
+            raise
         ts_ns = now_ns() if ts_ns is None else ts_ns
         refs, refused = [], []
         with self._mutex:
@@ -551,6 +555,16 @@ class ReplayRecorder(WriterLifecycle):
         if end is not None:
             with contextlib.suppress(ReliveError):  # the one that led here matters more
                 self._put_end(stream, end)
+
+    def _refuse_all(self, envs: Sequence[int], agent_id: str) -> None:
+        """Go on after steps of sub-environments of which nothing is known."""
+        with self._mutex:
+            self._check_open()
+            self._settle()
+            for env in envs:
+                stream = self._streams.found.get((env, agent_id))
+                if stream is not None:
+                    self._refuse(stream, None, terminated=False, truncated=False)
 
     def _put_end(self, stream: Stream, end: End) -> bool:
         """Put the end of an episode; return False if what was seen last had to be left out."""

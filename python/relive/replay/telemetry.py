@@ -224,12 +224,15 @@ class TelemetrySink:
         trace: TracebackType | None,
     ) -> None:
         self._is_closed = True
-        recorders, self._recorders = self._recorders, {}
         with contextlib.ExitStack() as stack:  # ends all of them, even if one cannot be completed
             if self._blobs is not None:
                 stack.callback(self._blobs.close)
-            for recorder in recorders.values():
-                stack.callback(recorder.__exit__, kind, error, trace)
+            for run_id in list(self._recorders):
+                stack.callback(self._end, run_id, kind, error, trace)
+
+    def _end(self, run_id: str, *block: Any) -> None:
+        self._recorders[run_id].__exit__(*block)
+        del self._recorders[run_id]  # not after an error: one about a lock lets `close` try again
 
     def _recorder(self, payload: Mapping[str, Any]) -> ReplayRecorder:
         run_id = payload.get("run_id")

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from relive.errors import InvalidError
+from relive.errors import InvalidError, LockedError
 from relive.replay.migrate import blobs
 from relive.replay.migrate.rows import BLOBS
 from relive.replay.storage.connection import Database
@@ -79,16 +79,20 @@ class BlobWriter:
 
     def write_all(self) -> None:
         """Write all steps; those that were never committed are left out."""
-        for run_id, waiting in self._waiting.items():
-            self._write(run_id, waiting)
-        self._waiting = {}
+        for run_id in list(self._waiting):
+            self._write(run_id, self._waiting[run_id])
+            del self._waiting[run_id]
 
     def close(self) -> None:
         """Write all steps, and close the database. May be called again."""
         try:
             self.write_all()
-        finally:
+        except LockedError:  # all that waits is written by the next call
+            raise
+        except BaseException:
             self._database.close()
+            raise
+        self._database.close()
 
     def _create(self, path: Path) -> None:
         with self._database.transaction() as connection:

@@ -208,7 +208,6 @@ class RunWriter:
             known = RunTables.load(self._database, self.run_id)
         self.run.status = status
         self.run.ended_ns = now_ns() if ended_ns is None else ended_ns
-        self._is_complete = True
         if self._lane is not None and known is not None:
             known = replace(known, run=self.run)
             self._lane.finish(
@@ -223,6 +222,7 @@ class RunWriter:
             run.arrays_end = self._lane.end
             if self._lane.metadata is not None:
                 run.metadata_offset, run.metadata_bytes, run.metadata_crc = self._lane.metadata
+        self._is_complete = True
 
     def remove(self) -> None:
         """Remove every step that this writer added, and the run if it is new."""
