@@ -511,6 +511,8 @@ def test_other_encoder_leaves_the_recording_as_it_is(
     (found,) = recover(copy).episodes
     assert found.signals == {"cam": 5}
     check(DiskEpisode(copy)["cam"], 5)
+    bench.go()
+    writer.abort()
 
 
 @pytest.mark.parametrize("make", [DiskEpisodeWriter, VideoSignalWriter])

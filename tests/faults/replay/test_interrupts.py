@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from relive.errors import ClosedError
 from relive.replay import ReplayConfig, ReplayRecorder, ReplayRun, TelemetryStore, validate
 from relive.store.lifecycle import WriterLifecycle
 from tests.alarms import alarms
@@ -157,17 +156,6 @@ def repeated(call: Callable[[], object]) -> None:
             return
 
 
-def close(recorder: ReplayRecorder) -> None:
-    """Close a recorder; the first call may be interrupted before it does anything."""
-    while True:
-        try:
-            recorder.close()
-        except KeyboardInterrupt:
-            continue
-        except ClosedError:
-            return
-
-
 def record_steps(recorder: ReplayRecorder, interrupts: Interrupts) -> tuple[dict[int, int], int]:
     kept: dict[int, int] = {}
     for number in range(STEPS):
@@ -258,7 +246,7 @@ def test_interrupted_calls_lose_and_double_nothing(
             recorder = ReplayRecorder(root, "run", config=CONFIG, live=None)
             kept, tried = RECORDERS[kind](recorder, interrupts)
             interrupts.send_soon()
-            close(recorder)
+            repeated(recorder.close)
             interrupts.stop()
             check(root, "run", kept, tried)
             runs += 1
