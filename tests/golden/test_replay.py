@@ -545,7 +545,8 @@ def test_both_readers_find_a_file_that_replaces_another(place: str, tmp_path: Pa
 
 def test_page_lists_the_columns_of_all_tables(tmp_path: Path) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "format" / "replay.md").read_text()
-    connection = sqlite3.connect(unpack("closed", tmp_path) / "telemetry" / "telemetry.sqlite")
+    root = unpack(f"closed{NEWEST}", tmp_path)
+    connection = sqlite3.connect(root / "telemetry" / "telemetry.sqlite")
     tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema")]
     found = {
         name: [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
@@ -558,7 +559,7 @@ def test_page_lists_the_columns_of_all_tables(tmp_path: Path) -> None:
         table = page.partition(f"**`{name}`**,")[2].partition("\n\n")[2].partition("\n\n")[0]
         rows = [line.split("|")[1] for line in table.splitlines()[2:]]
         assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(columns)
-    for name in ("runs", "episodes", "steps"):
+    for name in ("runs", "episodes", "sessions", "steps"):
         order = page.partition(f"\n- `{name}`: ")[2]
         order = re.split(r"\n[-\n]", order)[0]
         assert re.findall(r"`(\w+)`", order) == found[name]

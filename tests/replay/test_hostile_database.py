@@ -61,12 +61,16 @@ def rename(root: Path, old: str, new: Any, **values: Any) -> None:
         database.transaction() as connection,
     ):
         known = tables.RunTables.read(connection, old)
-        for table in ("runs", "steps", "episodes", "columns", "chunks", "tail", "commits"):
+        for table in ("runs", *tables.RUN_TABLES):
             connection.execute(
                 f"UPDATE {table} SET run_id = ? WHERE run_id = ?",  # noqa: S608 - our names
                 (new, old),
             )
         digest = known.run.digest
+        for session in known.sessions:
+            digest -= tables._session_crc(session.values())
+            session.run_id = new
+            digest += tables._session_crc(session.values())
         for episode in known.episodes:
             digest -= tables._episode_crc(episode.values())
             episode.run_id = new

@@ -243,9 +243,9 @@ def _convert_runs(
 def _target(path: str | os.PathLike[str], to: str | None) -> tuple[Path, str]:
     if not isinstance(path, str | os.PathLike):
         raise InvalidTypeError(f"`path` must be a string or a Path, got {path!r}")
-    if isinstance(path, str) and path.lower().startswith("file://"):
-        path = local_path(path)
-    target = Path(absolute_path(path, "the result of a conversion"))
+    target = Path(os.path.expanduser(local_path(path)))  # noqa: PTH111 - raises for no user
+    if not (isinstance(path, str) and path.lower().startswith("file://")):
+        absolute_path(path, "the result of a conversion")  # a URI, or not a path
     if to is not None:
         check_choice("to", to, TARGETS)
         return target, to

@@ -168,7 +168,7 @@ def test_values_that_are_not_arrays_are_kept(original: Original, root: Path) -> 
     for index, value in enumerate(documents):
         assert same(restored(run, index), encoded(value)), (index, restored(run, index))
         got = {key: value for key, value in run.step(index).info.items() if key != ORIGINAL}
-        assert json.dumps(got) == json.dumps(encoded(info))
+        assert json.dumps(encoded(got)) == json.dumps(encoded(info))
     for index in range(3):
         np.testing.assert_array_equal(arrays_at(run, "observations", index)["image"], frame(index))
 
@@ -273,8 +273,10 @@ def test_large_arrays_of_an_info_are_arrays(original: Original, root: Path) -> N
     assert run.fields["info.map%2Ex"] == ("<i4", (2000,))
     assert run.step(0).info["map.x"] == "h5://run/info.map%252Ex/0"
     np.testing.assert_array_equal(arrays_at(run, "info.map%2Ex", 3), large + 1)
-    assert run.step(1).info["map.x"] == encoded(large[:500])
-    assert run.step(2).info["map.x"] == encoded(large[::2].copy())
+    for row, array in ((1, large[:500]), (2, large[::2])):
+        found = run.step(row).info["map.x"]
+        assert found.dtype == array.dtype
+        np.testing.assert_array_equal(found, array)
 
 
 def test_infos_that_are_not_dicts_are_kept(original: Original, root: Path) -> None:
