@@ -39,7 +39,6 @@ def root(tmp_path: Path) -> Path:
 def test_arrays_are_missing(root: Path) -> None:
     run = relive.open(root)["lost"]
     path = arrays_path(root, "lost")
-    target = root / "target"
     for read in (
         lambda: run.read("frames", [0]),
         run.episodes[0].arrays,
@@ -51,9 +50,9 @@ def test_arrays_are_missing(root: Path) -> None:
         lambda: ReplayRecorder(root, "lost"),
         lambda: compact(root, "lost"),
         lambda: compact(root, "lost", dry_run=True),
-        lambda: export_h5(root, "lost", target),
-        lambda: export_mp4(root, "lost", target),
-        lambda: export_parquet(root, target, arrays=["frames"]),
+        lambda: export_h5(root, "lost", root / "target.h5"),
+        lambda: export_mp4(root, "lost", root / "target.mp4"),
+        lambda: export_parquet(root, root / "target.parquet", arrays=["frames"]),
     ):
         with pytest.raises(NotFoundError, match=f"`{path}` is missing: run 'lost' has arrays") as e:
             read()

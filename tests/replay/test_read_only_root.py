@@ -84,6 +84,7 @@ def error_as_another_user(root: Path, other: Path) -> tuple[str, str | None]:
     return "", None
 
 
+@pytest.mark.parametrize("root", [record], indirect=True)
 def test_commits_in_a_log_that_cannot_be_read_there_have_a_hint(root: Path, tmp_path: Path) -> None:
     database = root / "telemetry" / "telemetry.sqlite"
     with ReplayRecorder(tmp_path, "open", live=None) as recorder:

@@ -181,7 +181,7 @@ ODD: dict[str, dict[str, Any]] = {
     },
     "a last frame": {"terminated": True, "next_frame": np.zeros((1,) * 31)},
     "a long agent": {"agent_id": "a" * 5000},
-    "a step index": {"step_index": (1 << 63) - 1},
+    "a step index": {"step_index": 1 << 63},
 }
 
 
@@ -199,6 +199,18 @@ def test_a_step_that_cannot_be_stored_is_refused_and_nothing_is_lost(
     run = ReplayRun(tmp_path, "run")
     assert run.status == "finished"
     assert run.steps["action"].to_pylist() == [*range(6)]
+
+
+def test_no_step_follows_the_last_index(tmp_path: Path) -> None:
+    with ReplayRecorder(tmp_path, "run", live=None) as recorder:
+        recorder.step(0.0, step_index=(1 << 63) - 1)
+        with pytest.raises(InvalidError):
+            recorder.step(1.0)
+        recorder.end_episode()
+        recorder.step(2.0)
+    run = ReplayRun(tmp_path, "run")
+    assert run.steps["step_index"].to_pylist() == [(1 << 63) - 1, 0]
+    assert len(run.transitions()) == 0
 
 
 def test_chunks_that_the_database_cannot_have_are_refused(tmp_path: Path) -> None:

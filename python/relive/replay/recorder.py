@@ -35,7 +35,7 @@ from relive.replay.transitions.recent import RecentSteps
 from relive.replay.transitions.transitions import Transitions
 from relive.replay.writing.live_frames import LiveChoice, LiveFrames
 from relive.replay.writing.sink import SinkThread
-from relive.replay.writing.steps import FRAMES, OBSERVATIONS, End, Stream
+from relive.replay.writing.steps import FRAMES, OBSERVATIONS, End, Stream, as_flag
 from relive.replay.writing.writer import RunWriter
 from relive.store.lifecycle import End as LifecycleEnd
 from relive.store.lifecycle import WriterLifecycle
@@ -549,8 +549,8 @@ class ReplayRecorder(WriterLifecycle):
         self._streams.refuse(stream, step_index)
         is_over, is_terminated = False, False
         with contextlib.suppress(Exception):  # an error about it is being raised
-            is_terminated = bool(terminated)
-            is_over = is_terminated or bool(truncated)
+            is_terminated = as_flag("terminated", terminated)
+            is_over = is_terminated or as_flag("truncated", truncated)
         end = self._streams.end(stream, terminated=is_terminated) if is_over else None
         if end is not None:
             with contextlib.suppress(ReliveError):  # the one that led here matters more

@@ -41,8 +41,7 @@ STEP_SCALARS: Final = (REWARDS, "terminated", "truncated", "episode", "step_inde
 _PLAIN: Final = frozenset({float, str, bool, type(None)})
 """Types that JSON has, whatever their value."""
 _WORD_BITS: Final = 64
-_MAX_STEP_INDEX: Final = 1 << 62
-"""Indices after it can be counted on in 64 bits."""
+_MAX_STEP_INDEX: Final = (1 << 63) - 1
 _NUMBERS: Final = "biufc"
 """The kinds of dtypes that the array lane has."""
 _ENCODER: Final = json.JSONEncoder()
