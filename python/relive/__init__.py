@@ -1,11 +1,10 @@
 """relive records episodes and runs, stores, publishes and loads them for training."""
 
+from relive import _command  # isort: skip  # noqa: F401 - Ctrl-C may come while the others are imported
+
 from typing import TYPE_CHECKING
 
-from relive import (
-    _command,  # noqa: F401 - first, because Ctrl-C may come while the others are imported
-    errors,
-)
+from relive import errors
 from relive._open import open  # noqa: A004 - its public name
 from relive.bridge import convert
 from relive.load import DataLoader, PrioritizedSampler, Sampler

@@ -3,16 +3,15 @@
 The script of the command and `python -m relive` import this package before they call anything in
 it, so the handler is set when this module is imported, which is before all others. An exception
 would not do: an extension module that is interrupted while it is imported may report another one.
+It imports only modules that Python has imported when it starts: not `typing`, which takes long.
 """
 
 import os
 import signal
 import sys
-from types import FrameType
-from typing import Final
 
-_INTERRUPTED: Final = 130
-_SCRIPT_BYTES: Final = 4096
+_INTERRUPTED = 130
+_SCRIPT_BYTES = 4096
 
 
 def end_start() -> None:
@@ -21,7 +20,7 @@ def end_start() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _exit(_signal: int, _frame: FrameType | None) -> None:
+def _exit(_signal: int, _frame: object) -> None:
     os._exit(_INTERRUPTED)
 
 

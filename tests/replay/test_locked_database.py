@@ -2,6 +2,8 @@
 
 import contextlib
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -193,3 +195,66 @@ def test_a_sink_that_could_not_be_closed_can_be_closed_again(tmp_path: Path) -> 
     assert actions(tmp_path) == [0, 1]
     with contextlib.closing(sqlite3.connect(tmp_path / "telemetry/telemetry.sqlite")) as client:
         assert client.execute("SELECT action FROM original_steps").fetchall() == [(0,), (1,)]
+
+
+PROGRAM = """
+import sys
+from relive.replay import ReplayConfig, ReplayRecorder
+from relive.replay.storage import connection
+
+connection._BUSY_S = 0.05
+
+def main():
+    recorder = ReplayRecorder(sys.argv[1], "run", config=ReplayConfig(flush_s=0.05), live=None)
+    recorder.step([0.0], 0)
+    recorder.sync()
+    print("synced", flush=True)
+    sys.stdin.readline()
+    for number in range(1, 50):
+        recorder.step([float(number)], number)
+    if sys.argv[2] == "exit":
+        sys.modules["kept"] = recorder
+
+main()
+print("ends", flush=True)
+"""
+
+
+@pytest.mark.parametrize("end", ["drop", "exit"])
+def test_a_program_that_ends_waits_for_the_lock(end: str, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, str(tmp_path), end],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "synced\n"
+        with locked(tmp_path):
+            process.stdin.write("go on\n")
+            process.stdin.flush()
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(1.0)
+        assert process.stdout.readline() == "ends\n"
+        assert process.wait(60) == 0
+    run = ReplayRun(tmp_path, "run")
+    assert run.status == "interrupted"
+    assert run.steps["action"].to_pylist() == list(range(50))
+
+
+@pytest.mark.filterwarnings("ignore:run 'run' waits", "ignore:the writer of:ResourceWarning")
+def test_a_recorder_that_is_dropped_meanwhile_releases_its_run(tmp_path: Path) -> None:
+    recorder = [recorder_of(tmp_path)]
+    recorder[0].step([0.0], 0)
+    recorder[0].sync()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(locked(tmp_path))
+        recorder[0].step([1.0], 1)
+        unlock = threading.Timer(0.3, stack.pop_all().close)
+        unlock.start()
+        recorder.clear()  # waits for it
+        unlock.join()
+    with recorder_of(tmp_path) as again:
+        again.step([2.0], 2)
+    assert actions(tmp_path) == [0, 1, 2]

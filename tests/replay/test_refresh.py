@@ -2,6 +2,8 @@
 
 import multiprocessing
 import shutil
+import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -11,7 +13,7 @@ import pytest
 from relive.errors import NotFoundError
 from relive.replay import FrameResolver, ReplayRecorder, ReplayRun
 from relive.replay.source import DatabaseSource
-from relive.replay.storage.connection import CommitWatch
+from relive.replay.storage.connection import CommitWatch, watch_of
 from relive.replay.storage.layout import database_path
 from tests.processes import open_files
 
@@ -62,8 +64,14 @@ def test_a_kept_connection_is_closed_with_its_run(tmp_path: Path) -> None:
     run = ReplayRun(tmp_path, "run")
     run.refresh()
     run.refresh()
-    assert open_files(tmp_path) > before
-    del run
+    opened = open_files(tmp_path)
+    assert opened > before
+    others = [ReplayRun(tmp_path, "run") for _ in range(20)]
+    for other in others:
+        other.refresh()
+    # All of them share it. SQLite closes a file that was opened once more only later.
+    assert open_files(tmp_path) <= opened + 1
+    del run, other, others
     assert open_files(tmp_path) == before
 
 
@@ -100,6 +108,30 @@ def test_a_forked_process_refreshes_with_a_connection_of_its_own(tmp_path: Path)
         run.refresh()
         assert len(run) == 3
     assert len(ReplayRun(tmp_path, "run")) == 3
+
+
+def test_a_fork_waits_until_no_thread_reads(tmp_path: Path) -> None:
+    record(tmp_path, 1)
+    run = ReplayRun(tmp_path, "run")
+    reading, done = threading.Event(), list[bool]()
+
+    def read() -> None:
+        with watch_of(database_path(tmp_path)).snapshot():
+            reading.set()
+            time.sleep(0.1)
+            done.append(True)
+
+    thread = threading.Thread(target=read)
+    run.refresh()  # keeps what watches the database
+    thread.start()
+    reading.wait()
+
+    def work(pipe: Connection) -> None:
+        run.refresh()
+        pipe.send(done)
+
+    assert in_a_fork(work) == [True]
+    thread.join()
 
 
 def test_a_database_that_is_replaced_is_noticed(tmp_path: Path) -> None:

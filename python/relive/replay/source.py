@@ -21,7 +21,7 @@ from relive.errors import (
 )
 from relive.replay.arrays import RunArrays
 from relive.replay.columns import ColumnSpec, row_of
-from relive.replay.storage.connection import CommitWatch, Database, Stamp
+from relive.replay.storage.connection import Database, Stamp, watch_of
 from relive.replay.storage.file_tables import check_metadata, file_tables
 from relive.replay.storage.files import current_path, is_current
 from relive.replay.storage.layout import (
@@ -228,7 +228,7 @@ class DatabaseSource(_TablesSource):
     def __init__(self, root: Path, run_id: str) -> None:
         self._root = root
         self._run_id = run_id
-        self._watch = CommitWatch(database_path(root))
+        self._watch = watch_of(database_path(root))
         # What was committed when this was read, and when it was last found to be valid.
         self._read_at: Stamp | None = None
         self._valid_at: Stamp | None = None

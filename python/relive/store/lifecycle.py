@@ -15,7 +15,7 @@ from operator import methodcaller
 from typing import Any, ClassVar, Final, Literal, NoReturn, Self
 
 from relive._interrupts import uninterrupted
-from relive.errors import ClosedError, InvalidTypeError, ReliveError
+from relive.errors import ClosedError, InvalidTypeError, LockedError, ReliveError
 
 State = Literal["open", "closed", "aborted", "left", "inherited"]
 End = Literal["close", "leave"]
@@ -167,7 +167,24 @@ class WriterLifecycle(ABC):
                 if self._state == "open":
                     self._leave()
 
-        self._run_to_the_end(leave)
+        self._when_unlocked(partial(self._run_to_the_end, leave))
+
+    def _sync_if_open(self) -> None:
+        self._when_unlocked(self.sync)
+
+    def _when_unlocked(self, end: Callable[[], None]) -> None:
+        """Call `end` again while another process has locked what it needs.
+
+        Nobody can call it again for a writer that was dropped. Ctrl-C ends the wait.
+        """
+        while True:
+            try:
+                end()
+            except LockedError:
+                if self._state != "open":
+                    raise
+            else:
+                break
 
     def _run_to_the_end(self, work: Callable[[], None]) -> None:
         """Complete `work` before an exception of a signal handler is raised."""
@@ -256,7 +273,7 @@ def _leave_all() -> None:
 
 def _sync_all() -> None:
     # Threads of a worker process may go on with their writers until it ends.
-    _end_all(methodcaller("sync"))
+    _end_all(methodcaller("_sync_if_open"))
 
 
 def _end_all(end: Callable[[WriterLifecycle], None]) -> None:

@@ -6,11 +6,11 @@ import sqlite3
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
-from relive._forks import call_after_fork
 from relive.errors import (
     ClosedError,
     CorruptError,
@@ -27,6 +27,8 @@ from relive.store.atomic import check_file, fsync_directory, make_directory, sto
 
 _BUSY_S: Final = 60.0
 """How long a statement waits for another process."""
+_FORK_S: Final = 1.0
+"""How long a fork waits for a thread that reads."""
 _PAUSE_S: Final = 0.005
 _INVALID: Final = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISUSE, sqlite3.SQLITE_RANGE, None}
 """The error codes of a statement that is wrong."""
@@ -149,8 +151,8 @@ class Database:
 
         The errors are those of SQLite.
         """
-        version: int = self._connection.execute("PRAGMA data_version").fetchall()[0][0]
-        return version
+        ((version,),) = self._connection.execute("PRAGMA data_version").fetchall()
+        return version  # type: ignore[no-any-return]
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -206,30 +208,32 @@ class Database:
 
 
 class CommitWatch:
-    """Tells whether anything was committed to a database since it was read. Thread-safe.
+    """Finds out whether anything was committed to a database since it was read. Thread-safe.
 
-    SQLite writes and syncs the frames of a commit before readers see it, so that the times of its
-    files do not tell. Its `data_version` does, which is only comparable on one connection. So a
-    connection is kept: it is opened when it is first needed, and again in a forked process and when
-    another file has the name of the database.
+    SQLite writes and syncs the frames of a commit before readers see it, so the times of its files
+    change too early. `data_version` changes with the commit, and is comparable on one connection
+    only. So a connection is kept: it is opened when it is first needed, and again in a forked
+    process and when another file has the name of the database. `watch_of` returns it.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._name = os.fspath(path)
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
+        """Held while SQLite runs."""
         self._database: Database | None = None
         self._file: tuple[int, ...] = ()
         self._token = object()
-        call_after_fork(self)
 
     def stamp(self) -> Stamp:
         """Return a value that differs after the next commit of another connection."""
-        with self._lock:
+        with self.lock:
             database = self._database
             if database is not None and self._is_current(database):
-                with contextlib.suppress(sqlite3.Error):  # below, it is raised as an error of ours
+                try:
                     return self._token, database.data_version()
+                except sqlite3.Error:
+                    pass  # `snapshot` raises it as an error of relive
         with self.snapshot() as (_, stamp):
             return stamp
 
@@ -241,7 +245,7 @@ class CommitWatch:
 
     @contextlib.contextmanager
     def _kept(self) -> Iterator[Database]:
-        with self._lock:
+        with self.lock:
             database = self._opened()
             try:
                 yield database
@@ -263,10 +267,16 @@ class CommitWatch:
         return database
 
     def _is_current(self, database: Database) -> bool:
-        return self._file_now(is_fixed=database.is_fixed) == self._file
+        if database.is_fixed:
+            return self._file_now(is_fixed=True) == self._file
+        try:
+            status = os.stat(self._name)  # noqa: PTH116 - faster than a Path
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._file
 
     def _file_now(self, *, is_fixed: bool) -> tuple[int, ...]:
-        """Return what tells the file of the database from another, or one that was written."""
+        """Return the identity of the file of the database, and of what is in it if it is fixed."""
         try:
             status = os.stat(self._name)  # noqa: PTH116 - faster than a Path
         except OSError:
@@ -283,9 +293,9 @@ class CommitWatch:
         if database is not None:
             database.close()
 
-    def after_fork(self) -> None:
-        """Open another connection: a connection must not be used, or closed, after a fork."""
-        self._lock = threading.RLock()
+    def inherit(self) -> None:
+        """Open another connection: one must not be used, or closed, in a forked process."""
+        self.lock = threading.RLock()
         if self._database is not None:
             _INHERITED.append(self._database)
         self._database, self._token = None, object()
@@ -293,6 +303,41 @@ class CommitWatch:
     def __del__(self) -> None:
         if self._database is not None:
             self._database.close()
+
+
+_WATCHES: "Final[weakref.WeakValueDictionary[str, CommitWatch]]" = weakref.WeakValueDictionary()
+_HELD: Final[list[CommitWatch]] = []
+
+
+def watch_of(path: Path) -> CommitWatch:
+    """Return what watches a database: one for all that read it, which takes two descriptors."""
+    name = os.path.abspath(path)  # noqa: PTH100 - as the others of the process name it
+    found = _WATCHES.get(name)
+    # Of two threads that make one at the same time, each may have its own.
+    return _WATCHES.setdefault(name, CommitWatch(Path(name))) if found is None else found
+
+
+def _hold_watches() -> None:
+    # A mutex of SQLite that another thread holds during a fork stays locked in the child.
+    for watch in list(_WATCHES.values()):
+        if watch.lock.acquire(timeout=_FORK_S):
+            _HELD.append(watch)
+
+
+def _let_watches_go() -> None:
+    while _HELD:
+        _HELD.pop().lock.release()
+
+
+def _inherit_watches() -> None:
+    _HELD.clear()
+    for watch in list(_WATCHES.values()):
+        watch.inherit()
+
+
+os.register_at_fork(
+    before=_hold_watches, after_in_parent=_let_watches_go, after_in_child=_inherit_watches
+)
 
 
 def keep_wal(path: Path) -> bool:
