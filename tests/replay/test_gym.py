@@ -1,6 +1,7 @@
 """Environments are recorded as a loop that is written by hand would do it."""
 
 import copy
+import inspect
 import json
 import subprocess
 import sys
@@ -1049,7 +1050,7 @@ def test_values_are_cast_to_the_space_on_request(tmp_path: Path, is_vector: bool
 )
 def test_values_that_a_cast_would_change_are_refused(value: Any, dtype: Any, text: str) -> None:
     space = spaces.Box(0, 100, (2,), dtype)
-    with pytest.raises(InvalidError, match=rf"{text}.*cannot be cast to the dtype"):
+    with pytest.raises(InvalidError, match=rf"`value` cannot be cast to the dtype.*{text}"):
         kept(space, value, "space")
 
 
@@ -1057,7 +1058,7 @@ def test_value_that_cannot_be_cast_ends_the_episode(tmp_path: Path) -> None:
     env = Record(Loose([[0, 0], [1, 1], np.array([0, 1e300]), [3, 3]]), tmp_path, "run", cast=True)
     env.reset()
     env.step(0)
-    with pytest.raises(InvalidError, match="cannot be cast"):
+    with pytest.raises(InvalidError, match=r"`observation\.a` cannot be cast"):
         env.step(0)
     env.step(0)
     env.close()
@@ -1083,6 +1084,35 @@ def test_environment_is_made_again_from_its_spec(tmp_path: Path) -> None:
     found = [ReplayRun(tmp_path, run_id) for run_id in ("run", again.run_id)]
     rows = [run.source.run for run in found]
     assert [(row.steps, row.seed, row.env_id) for row in rows] == [(1, 5, "CartPole-v1")] * 2
+
+
+def test_spec_has_every_argument_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    arguments: dict[str, Any] = {
+        "frames": None,
+        "every": np.int64(2),
+        "autoreset": MODES["disabled"],
+        "on_error": "warn",
+        "metadata": {"x": np.int64(3)},
+        "cast": np.True_,
+        "seed": np.int64(5),
+    }
+    with Record(gymnasium.make("CartPole-v1"), "runs", config=CONFIG, **arguments) as env:
+        found = env.spec.additional_wrappers[-1].kwargs
+    assert {"env", "run_id", "options", "self", "seed", *found} == {
+        "seed",
+        *inspect.signature(Record.__init__).parameters,
+    }
+    assert {name: found[name] for name in arguments} == {**arguments, "autoreset": "disabled"}
+    assert found["root"] == str(tmp_path / "runs")
+    assert found["config"] == CONFIG
+    with Record(gymnasium.make("CartPole-v1"), "~/runs", **arguments) as env:
+        spec = gymnasium.envs.registration.EnvSpec.from_json(env.spec.to_json())
+        monkeypatch.chdir("/")
+        with gymnasium.make(env.spec) as again, gymnasium.make(spec) as from_json:
+            made = [each.recorder.root for each in (env, again, from_json)]
+    assert made == [tmp_path / "home" / "runs"] * 3
 
 
 class Seeded(gymnasium.Env[Any, Any]):  # type: ignore[misc]

@@ -538,33 +538,40 @@ def test_wrong_values_are_refused_and_leave_a_gap(
 
 
 @pytest.mark.parametrize(
-    ("name", "first", "second", "dtype"),
+    ("name", "first", "second", "dtype", "other"),
     [
-        ("action", 1, np.int32(2), "int64"),
-        ("action", np.int32(2), 1, "int32"),
-        ("observation", np.zeros(3, np.float32), np.zeros(3), "float32"),
-        ("frame", np.zeros((2, 2), np.uint8), np.zeros((2, 2), np.int64), "uint8"),
+        ("action", 1, np.int32(2), "int64", None),
+        ("action", np.int32(2), 1, "int32", "int64"),
+        ("action", 1, 1.5, "int64", "float64"),
+        ("action", 1.5, True, "float64", None),
+        ("observation", np.zeros(3, np.float32), np.zeros(3), "float32", None),
+        ("observation", np.zeros(3, np.float32), np.zeros(3, int), "float32", "int64"),
+        ("frame", np.zeros((2, 2), np.uint8), np.zeros((2, 2), np.int64), "uint8", "int64"),
     ],
 )
-def test_values_of_another_dtype_have_a_hint(
-    tmp_path: Path, name: str, first: Any, second: Any, dtype: str
+def test_values_of_another_dtype_have_a_hint(  # noqa: PLR0917 - parameters of the test
+    tmp_path: Path, name: str, first: Any, second: Any, dtype: str, other: str | None
 ) -> None:
+    hint = f"convert it: np.asarray(value, '{dtype}')"
+    if other is not None:  # it may lose something
+        hint = (
+            f"convert it if '{dtype}' has its value; otherwise use another run_id, with '{other}' "
+            "from the first step on"
+        )
+    if name != "frame":
+        hint += "; cast=True of Record casts to the dtype of the space"
     with recorder_of(tmp_path) as recorder:
         recorder.step(**{name: first})
         with pytest.raises(InvalidError, match="as before, got") as raised:
             recorder.step(**{name: second})
-        assert raised.value.hint == (
-            f"convert it: np.asarray(value, '{dtype}'); Record(env, root, cast=True) casts to the "
-            "declared space"
-        )
+        assert raised.value.hint == hint
         good: dict[str, Any] = {name: np.asarray(second, dtype)}
         recorder.step(**good)
         if name != "action":
             last = {f"next_{name}": second, "truncated": True}
             with pytest.raises(InvalidError, match=f"`next_{name}` must have the dtype") as raised:
                 recorder.step(**{name: first, **last})
-            assert raised.value.hint is not None
-            assert raised.value.hint.startswith(f"convert it: np.asarray(value, '{dtype}')")
+            assert raised.value.hint == hint
         good[name] = np.zeros((7, 7), dtype)
         with pytest.raises(InvalidError, match="and the shape") as raised:
             recorder.step(**good)

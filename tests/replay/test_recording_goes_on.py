@@ -108,6 +108,8 @@ def test_an_environment_goes_on(tmp_path: Path) -> None:
             for _ in range(LENGTH):
                 env.step(0)
     assert env.recorder.stats.dropped == 2 * 3
+    with warned("without 6 of 40 steps"):
+        env.close()
     env.close()
     # Of an episode, the steps from 7 and from 8 are missing, and so is the last one.
     run = check(tmp_path, steps=2 * 17, transitions=2 * 15)
@@ -232,7 +234,8 @@ def test_agents_go_on(tmp_path: Path) -> None:
         env.reset(options={"level": object()})
         while env.agents:
             env.step(dict.fromkeys(env.agents, 0))
-    env.close()
+    with warned("without 1 of 40 steps"):
+        env.close()
     check(tmp_path, steps=2 * LENGTH - 1, transitions=2 * LENGTH - 2)
 
 
@@ -264,7 +267,8 @@ def test_a_full_queue_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         for _ in range(LENGTH):
             env.step(0)
     assert env.recorder.stats.dropped == LENGTH // 4
-    env.close()
+    with warned("without 5 of 20 steps"):
+        env.close()
     check(tmp_path, steps=LENGTH * 3 // 4, transitions=LENGTH * 2 // 4)
 
 
@@ -282,4 +286,118 @@ def test_an_error_of_the_disk_is_raised(tmp_path: Path, monkeypatch: pytest.Monk
     with pytest.raises(StorageError, match="No space"):
         env.step(0)
     with pytest.raises(StorageError, match="No space"):
+        env.close()
+
+
+class Unsure(gymnasium.Wrapper[Any, Any, Any, Any]):  # type: ignore[misc]
+    """Does not say in the seventh step of an episode whether it has ended."""
+
+    def step(self, action: Any) -> Any:
+        seen, reward, terminated, truncated, info = self.env.step(action)
+        is_unsure = info["time"] == 7
+        return seen, reward, "no" if is_unsure else terminated, truncated, {"time": info["time"]}
+
+
+class UnsureVector(gymnasium.vector.VectorWrapper):  # type: ignore[misc]
+    """Does not say so of its second sub-environment."""
+
+    def step(self, actions: Any) -> Any:
+        seen, rewards, terminated, truncated, infos = self.env.step(actions)
+        flags: list[Any] = list(terminated)
+        if "time" in infos and infos["time"][1] == 7:
+            flags[1] = "no"
+        return seen, rewards, flags, truncated, {}
+
+
+class UnsureCrowd(OddCrowd):
+    """Does not say so of its second agent."""
+
+    def step(self, actions: Any) -> Any:
+        _, rewards, terminated, truncated, infos = super().step(actions)
+        if infos["b"]["time"] == 7:
+            terminated["b"] = "no"
+        return {name: seen(self._time) for name in "ab"}, rewards, terminated, truncated, {}
+
+
+def test_an_episode_is_not_recorded_further_if_its_end_is_not_known(tmp_path: Path) -> None:
+    env = Record(Unsure(Odd()), tmp_path, "one", on_error="warn")
+    with warned("info['odd']", "`terminated` must be a bool"):
+        for _ in range(2):
+            env.reset()
+            for _ in range(LENGTH):
+                env.step(0)
+    assert env.recorder.stats.dropped == 2 * 14
+    with warned("run 'one' was recorded without 28 of 40 steps"):
+        env.close()
+
+    vector = UnsureVector(SyncVectorEnv([Odd] * 2, autoreset_mode=AutoresetMode.NEXT_STEP))
+    env = Record(vector, tmp_path, "several", on_error="warn")
+    with warned("info['odd']", "`terminated` must be a bool"):
+        env.reset()
+        for _ in range(LENGTH + 4):
+            env.step([0, 0])
+    with warned("without 14 of 46 steps"):
+        env.close()
+
+    agents = RecordParallel(UnsureCrowd(), tmp_path, "agents", on_error="warn")
+    with warned("info['odd']", "`terminated` must be a bool"):
+        agents.reset()
+        while agents.agents:
+            agents.step(dict.fromkeys(agents.agents, 0))
+    assert agents.recorder.stats.dropped == 14
+    with warned("without 14 of 40 steps"):
+        agents.close()
+
+    whole = [(0, LENGTH, "terminated")]
+    for name, wanted in (
+        ("one", [(0, 6, "truncated")] * 2),
+        ("several", [*whole, (0, 3, "truncated"), (1, 6, "truncated"), (1, 3, "truncated")]),
+        ("agents", [*whole, (0, 6, "truncated")]),
+    ):
+        run = ReplayRun(tmp_path, name)
+        found = [(each["env_index"], each["length"], each.status) for each in run.episodes]
+        assert sorted(found) == sorted(wanted)
+        batch: Any = (made := run.transitions()).gather(range(len(made)))
+        assert len(made) == len(run)  # what was seen last is known
+        assert (batch["next_observation"] == batch["observation"] + 1).all()
+
+
+def test_a_block_that_warns_of_missing_steps_keeps_its_error(tmp_path: Path) -> None:
+    def record(name: str, error: Exception | None) -> None:
+        with Record(Odd(odd_times=tuple(range(1, 9))), tmp_path, name, on_error="warn") as env:
+            with warned(*INFOS, "`observations` must have"):
+                env.reset()
+                for _ in range(LENGTH):
+                    env.step(0)
+            if error is not None:
+                raise error
+
+    with warned("without 8 of 20 steps"):
+        record("a", None)
+    with pytest.raises(KeyError, match="mine"):
+        record("b", KeyError("mine"))
+
+
+class Wide(Odd):
+    """Has observations that its space cannot have, and actions."""
+
+    observation_space = spaces.Box(0, 9, (1,), np.uint8)
+
+    def step(self, action: Any) -> Any:
+        _, *others = super().step(action)
+        return np.full(1, 0.3 - self._time), *others[:3], {}
+
+
+def test_what_cannot_be_cast_is_named(tmp_path: Path) -> None:
+    env = Record(Wide(), tmp_path, "run", on_error="warn", cast=True)
+    texts = (
+        f"stored: `{name}` cannot be cast to the dtype {dtype} of its space, got"
+        for name, dtype in (("observation", "uint8"), ("action", "int64"))
+    )
+    with warned("info['odd']", *texts):
+        env.reset()
+        env.step(np.float32(1.5))
+        for _ in range(5):
+            env.step(1)
+    with warned("without 6 of 6 steps"):
         env.close()

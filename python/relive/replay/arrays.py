@@ -506,7 +506,9 @@ def _check_like(field: str, leaves: Sequence[Leaf], wanted: _Layout) -> None:
             raise InvalidError(
                 f"`{name}{key}` must have the dtype {wanted[key][1]!r} and the shape "
                 f"{wanted[key][0]} of `{like}{key}`, got {dtype!r} and {shape}",
-                hint=conversion_hint(wanted[key][1]) if wanted[key][0] == shape else None,
+                hint=conversion_hint(field, dtype, wanted[key][1])
+                if wanted[key][0] == shape
+                else None,
             )
 
 

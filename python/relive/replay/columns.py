@@ -33,6 +33,9 @@ _MAX_DIMENSION: Final = (1 << 32) - 1
 _MAX_NAME_BYTES: Final = 60_000
 """The header of a group has each of its names in a message of less than 64 KiB."""
 _MAX_DEPTH: Final = 100
+_ROUNDED: Final = "fc"
+_CAST_FIELDS: Final = frozenset({"observations", "final.observations", "actions"})
+"""The fields that `Record` casts to the dtype of their space on request."""
 ENCODED: Final = str.maketrans({"%": "%25", ".": "%2E", "/": "%2F"})
 """How characters of a key are written in the name of a leaf."""
 
@@ -132,7 +135,7 @@ class ColumnSpec:
         if array.shape != self.shape or array.dtype.str != self.dtype:
             hint = "use another run_id for another environment"
             if array.shape == self.shape:
-                hint = conversion_hint(self.dtype)
+                hint = conversion_hint(self.field, array.dtype.str, self.dtype)
             raise InvalidError(
                 f"`{self.name}` must have the dtype {self.dtype!r} and the shape {self.shape}, as "
                 f"before, got {array.dtype.str!r} and {array.shape}",
@@ -140,12 +143,20 @@ class ColumnSpec:
             )
 
 
-def conversion_hint(dtype: str) -> str:
-    """Return the hint for an array that has another dtype than those before."""
-    return (
-        f"convert it: np.asarray(value, {np.dtype(dtype).name!r}); Record(env, root, cast=True) "
-        "casts to the declared space"
-    )
+def conversion_hint(field: str, found: str, wanted: str) -> str:
+    """Return the hint for an array of a field that has another dtype than those before."""
+    given, like = np.dtype(found), np.dtype(wanted)
+    is_rounding = given.kind == like.kind and like.kind in _ROUNDED
+    if is_rounding or np.can_cast(given, like, "safe"):
+        hint = f"convert it: np.asarray(value, {like.name!r})"
+    else:  # NumPy would cut off what the dtype cannot have
+        hint = (
+            f"convert it if {like.name!r} has its value; otherwise use another run_id, with "
+            f"{given.name!r} from the first step on"
+        )
+    if field in _CAST_FIELDS:
+        hint += "; cast=True of Record casts to the dtype of the space"
+    return hint
 
 
 def chunk_rows(row_bytes: int) -> int:

@@ -44,7 +44,8 @@ class RecordParallel(RecordingWrapper, _wrappers.BaseParallelWrapper):  # type: 
             renders if the environment has the render mode `rgb_array`.
         every: Only every so many calls of `step` after `reset` have a frame.
         config: Codecs, the queue, and how often steps are committed.
-        on_error: As for `relive.replay.gym.Record`.
+        on_error: As for `relive.replay.gym.Record`. An agent that is refused when it joins, because
+            of its spaces, is warned of then; its steps are not counted.
         metadata: Further JSON values about the run.
         cast: Whether observations and actions are recorded with the dtype of their space; see
             `relive.replay.gym.Record`.
@@ -184,7 +185,7 @@ class RecordParallel(RecordingWrapper, _wrappers.BaseParallelWrapper):  # type: 
             action = actions.get(agent)
             if action is not None:
                 space = self.env.action_space(agent)
-                action = kept_or_refused(space, action, self._refusals, self._casting)
+                action = kept_or_refused("action", space, action, self._refusals, self._casting)
             stream.choose(action, frame)
         self._frames.forget()
         self._calls += 1
@@ -197,12 +198,8 @@ class RecordParallel(RecordingWrapper, _wrappers.BaseParallelWrapper):  # type: 
         """Record what a step returned to an agent."""
         observations, rewards, terminated, truncated, infos = found
         stream = self._agents[agent]
-        try:
-            is_over = as_flag("terminated", terminated.get(agent))
-            is_cut = as_flag("truncated", truncated.get(agent))
-        except InvalidTypeError:
-            self._lose([agent])
-            raise
+        is_over = self._flag(agent, "terminated", terminated)
+        is_cut = self._flag(agent, "truncated", truncated)
         is_cut = is_cut or (not is_over and agent not in self.env.agents)
         observation = observations.get(agent)
         if observation is not None:
@@ -224,11 +221,24 @@ class RecordParallel(RecordingWrapper, _wrappers.BaseParallelWrapper):  # type: 
         finally:
             self._episode_id = self._episode_id or stream.episode_id
 
+    def _flag(self, agent: Any, name: str, flags: Mapping[Any, Any]) -> bool:
+        """Return whether the episode of an agent has ended.
+
+        If the environment does not say, it may go on or not, so nothing further of it is recorded.
+        """
+        try:
+            return as_flag(name, flags.get(agent))
+        except InvalidTypeError as error:
+            self._lose([agent])
+            if self._refusals is None or not self._refusals.take(error):
+                raise
+            return False
+
     def _seen(self, agent: Any, observation: Any) -> Any:
         """Return a copy of an observation."""
         try:
             space = self.env.observation_space(agent)
-            return kept_or_refused(space, observation, self._refusals, self._casting)
+            return kept_or_refused("observation", space, observation, self._refusals, self._casting)
         except InvalidError:
             self._lose([agent])
             raise

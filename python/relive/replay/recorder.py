@@ -94,7 +94,8 @@ class ReplayStats:
     committed: int
     """Steps that a kill of this process cannot lose."""
     dropped: int
-    """Steps that this recorder did not record: the queue was full, or `step` refused them."""
+    """Steps that this recorder did not record: the queue was full, `step` refused them, or a
+    wrapper with `on_error="warn"` left them out."""
     queued: int
     """Steps that wait to be written, or are being written."""
     queued_bytes: int
@@ -563,7 +564,9 @@ class ReplayRecorder(WriterLifecycle):
             self._settle()
             for env in envs:
                 stream = self._streams.found.get((env, agent_id))
-                if stream is not None:
+                if stream is None:
+                    self._dropped += 1
+                else:
                     self._refuse(stream, None, terminated=False, truncated=False)
 
     def _put_end(self, stream: Stream, end: End) -> bool:

@@ -72,7 +72,7 @@ class PoolMethods(Record):
             envs = self._received(found[0], found[-1])
             count = len(envs)
             infos = [_without_ids(split_info(found[-1], place, count)) for place in range(count)]
-            self._recording.step(envs, self._results(found, infos))
+            self._recording.step(envs, self._results(envs, found, infos))
         return found  # type: ignore[no-any-return]
 
     def async_reset(self) -> None:

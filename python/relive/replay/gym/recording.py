@@ -1,6 +1,6 @@
 """What sub-environments return becomes recorded episodes, however they are reset."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
@@ -79,9 +79,10 @@ class Recording:
         if kind is not None and not issubclass(kind, Exception):
             self.lose()
 
-    def lose(self) -> None:
-        """End the open episodes as truncated; the rest of them is not recorded."""
-        for stream in self.streams:
+    def lose(self, envs: Iterable[int] | None = None) -> None:
+        """End the open episodes as truncated, of all or some; the rest is not recorded."""
+        for env in range(len(self.streams)) if envs is None else envs:
+            stream = self.streams[env]
             stream.lose(stream.observation)
 
     def before_reset(

@@ -40,6 +40,10 @@ class Refusals:
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self._kinds: set[tuple[type[Exception], str]] = set()
+        self.steps = 0
+        """How many steps there were to record."""
+        self.missing_steps = 0
+        """How many of them were refused."""
 
     def take(self, error: Exception) -> bool:
         """Warn of an error, or return False if it has to be raised."""
@@ -59,6 +63,17 @@ class Refusals:
             RuntimeWarning,
             stacklevel=2,
         )
+
+    def warn_of_missing_steps(self, *, stacklevel: int) -> None:
+        """Warn of how many steps were refused, if any were, unless that was warned of before."""
+        missing, self.missing_steps = self.missing_steps, 0
+        if missing:
+            warnings.warn(
+                f"run {self._run_id!r} was recorded without {missing} of {self.steps} steps, which "
+                "were refused",
+                RuntimeWarning,
+                stacklevel=stacklevel + 1,
+            )
 
 
 def check_on_error(on_error: OnError) -> None:

@@ -98,7 +98,7 @@ def describe_spec(env: Any) -> tuple[str | None, Any]:
         return spec.id, {"id": spec.id, "repr": repr(spec)}
 
 
-def kept(space: Any, value: Any, casting: Casting = "safe") -> Any:
+def kept(space: Any, value: Any, casting: Casting = "safe", name: str = "value") -> Any:
     """Return a copy of an observation or action, which the environment cannot change.
 
     Numbers and lists get the dtype of the space, and arrays do if that is a safe cast, so that
@@ -109,6 +109,7 @@ def kept(space: Any, value: Any, casting: Casting = "safe") -> Any:
         value: An array, a number, or nested dicts and tuples.
         casting: Which casts of arrays are allowed: those that NumPy names so, or with `"space"`
             all that keep integers as they are.
+        name: What the value is called in errors.
     """
     if type(value) is np.ndarray and value.dtype == getattr(space, "dtype", None):
         return constant_copy(value)
@@ -116,14 +117,17 @@ def kept(space: Any, value: Any, casting: Casting = "safe") -> Any:
         if isinstance(value, Mapping):
             inner = getattr(space, "spaces", None)
             inner = inner if isinstance(inner, Mapping) else {}
-            return {key: kept(inner.get(key), item, casting) for key, item in value.items()}
+            return {
+                key: kept(inner.get(key), item, casting, f"{name}.{key}")
+                for key, item in value.items()
+            }
         if isinstance(value, tuple) or (space is not None and isinstance(value, list)):
             places = getattr(space, "spaces", None)
             if not isinstance(places, tuple) or len(places) != len(value):
                 places = (None,) * len(value)
             return tuple(
-                kept(item_space, item, casting)
-                for item_space, item in zip(places, value, strict=True)
+                kept(item_space, item, casting, f"{name}.{place}")
+                for place, (item_space, item) in enumerate(zip(places, value, strict=True))
             )
     is_number = type(value) is np.int64 or (type(value) is int and isinstance(space, _DISCRETE))
     if is_number and casting != "space":
@@ -133,13 +137,13 @@ def kept(space: Any, value: Any, casting: Casting = "safe") -> Any:
     if dtype is not None and array.dtype != dtype and array.dtype.kind in _NUMBER_KINDS:
         is_array = hasattr(value, "dtype")
         if casting == "space":
-            array = _as_dtype(array, dtype)
+            array = _as_dtype(name, array, dtype)
         elif not is_array or np.can_cast(array.dtype, dtype, casting):
             array = array.astype(dtype)
     return constant_copy(array)
 
 
-def _as_dtype(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _as_dtype(name: str, array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return an array with the dtype of its space; floats are rounded, integers stay equal."""
     whole = array.real if array.dtype.kind == "c" and dtype.kind != "c" else array
     with np.errstate(all="ignore"):
@@ -152,7 +156,7 @@ def _as_dtype(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]
     if np.any(differs):
         first = array[differs].flat[0]
         raise InvalidError(
-            f"{first!r} cannot be cast to the dtype {dtype} of its space",
+            f"`{name}` cannot be cast to the dtype {dtype} of its space, got {first!r}",
             hint="declare a space whose dtype has all values",
         )
     return made

@@ -96,6 +96,8 @@ class EpisodeStream:
     ) -> None:
         """Record the step of the action that was chosen; `observation` is what it led to."""
         is_over = terminated or truncated
+        if self._refusals is not None:
+            self._refusals.steps += 1
         try:
             if not self._is_lost:
                 if not self._is_begun:
@@ -114,10 +116,14 @@ class EpisodeStream:
                     agent_id=self._agent_id,
                 )
                 self._is_begun = not is_over
+            elif self._refusals is not None:
+                self._recorder._refuse_all([self._env], self._agent_id)  # noqa: SLF001 - our own
+                self._refusals.missing_steps += 1
         except Exception as error:
-            if not self._takes(error):
+            if self._refusals is None or not self._refusals.take(error):
                 self.lose(self.observation)
                 raise
+            self._refusals.missing_steps += 1
             # For the recorder the step is one that was dropped.
             self._is_begun = self._is_begun and not is_over
         except BaseException:

@@ -46,8 +46,8 @@ class VecEnvMethods(Record):
             seen, reset_infos = self._rows(observations, range(len(infos))), self._reset_infos()
             results = []
             for place, info in enumerate(infos):
-                is_over = self._flag("dones", dones[place])
-                is_cut = self._flag(_SB3_TRUNCATED, info.get(_SB3_TRUNCATED))
+                is_over = self._flag(place, "dones", dones[place])
+                is_cut = self._flag(place, _SB3_TRUNCATED, info.get(_SB3_TRUNCATED))
                 kept_info = {
                     key: value
                     for key, value in info.items()

@@ -31,6 +31,8 @@ from relive.replay.gym.recording import (
 from relive.replay.gym.refusals import OnError, Refusals, check_on_error
 from relive.replay.gym.spaces import Casting, check_storable, describe_space, describe_spec, kept
 from relive.replay.recorder import ReplayRecorder
+from relive.replay.storage.layout import runs_path
+from relive.replay.storage.values import as_json
 from relive.replay.writing.steps import as_flag
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ class RecordingWrapper:
 
     recorder: ReplayRecorder
     """Where the steps go."""
+    _refusals: Refusals | None = None
 
     @property
     def run_id(self) -> str:
@@ -64,6 +67,8 @@ class RecordingWrapper:
                     self.recorder.close()
             finally:
                 self._close_env(**options)
+        if self._refusals is not None:
+            self._refusals.warn_of_missing_steps(stacklevel=2)
 
     def __enter__(self) -> Self:
         return self
@@ -78,6 +83,10 @@ class RecordingWrapper:
                 self.recorder.__exit__(kind, error, trace)
             finally:
                 self._close_env()
+        if self._refusals is not None:
+            # It may be an error, by the filters of the program.
+            with contextlib.suppress(*(() if error is None else (RuntimeWarning,))):
+                self._refusals.warn_of_missing_steps(stacklevel=2)
 
     def _streams(self) -> "Iterable[EpisodeStream]":
         """Return the streams of the sub-environments or agents."""
@@ -108,8 +117,9 @@ class Record(RecordingWrapper, gymnasium.utils.RecordConstructorArgs):  # type: 
     a training go on instead.
 
     `gymnasium.make(env.spec)` makes a single environment again with its wrappers, and records it
-    into a run of its own, with an id from the time: two recorders cannot write the same run.
-    Gymnasium has no such specs of wrapped vectors.
+    into a run of its own in the same root, with an id from the time: two recorders cannot write the
+    same run. A spec that was read from JSON makes it again if `config` was left out. Gymnasium has
+    no such specs of wrapped vectors.
 
     `close` closes the recorder too. As with the recorder, Ctrl-C in the `with` block completes
     the run, and any other exception also sets its status to `failed`.
@@ -128,7 +138,9 @@ class Record(RecordingWrapper, gymnasium.utils.RecordConstructorArgs):  # type: 
             `"same_step"` or `"disabled"`. Needed only if the environment does not say it.
         on_error: What happens if something cannot be recorded. `"raise"` raises the error;
             `"warn"` warns once of each kind of problem, and leaves out the key of an info, or the
-            step, which then counts as dropped. Errors of the disk are raised in any case.
+            step, which then counts as dropped. After a step that does not say whether it ended
+            the episode, the rest of that is dropped too. `close` warns of how many steps are
+            missing. Errors of the disk are raised in any case.
         metadata: Further JSON values about the run.
         cast: Whether observations and actions are recorded with the dtype of their space, whatever
             dtype they have. Floats are rounded to it. Integers and bools must keep their values,
@@ -193,16 +205,18 @@ class Record(RecordingWrapper, gymnasium.utils.RecordConstructorArgs):  # type: 
             )
         env_id, env_spec = self._described(env)
         self._wrap(env)
+        # As the spec of the environment has them: valid in any directory, and as JSON.
         gymnasium.utils.RecordConstructorArgs.__init__(
             self,
-            root=os.fspath(root),
+            root=str(runs_path(root)),
             frames=frames,
             every=every,
             config=config,
-            autoreset=autoreset,
-            metadata=metadata,
-            cast=cast,
-            **options,
+            autoreset=None if autoreset is None else as_mode(autoreset),
+            on_error=on_error,
+            metadata=as_json("metadata", metadata),
+            cast=self._casting == "space",
+            **{name: as_json(name, value) for name, value in options.items()},
         )
         self._spaces = observations, actions
         self.recorder = ReplayRecorder(
@@ -221,6 +235,7 @@ class Record(RecordingWrapper, gymnasium.utils.RecordConstructorArgs):  # type: 
             },
         )
         refusals = warn_instead(self.recorder) if on_error == "warn" else None
+        self._refusals = refusals
         source = FrameSource(kind, every, self._render_all, refusals)
         self._recording = Recording(self.recorder, self._count_of(env), mode, source, refusals)
 
@@ -260,18 +275,19 @@ class Record(RecordingWrapper, gymnasium.utils.RecordConstructorArgs):  # type: 
 
     def _action_rows(self, actions: Any, count: int) -> list[Any]:
         """Return copies of the actions of `count` sub-environments."""
-        refusals = self._recording.refusals
-        batch = kept_or_refused(self._spaces[1], actions, refusals, self._casting)
+        batch = kept_or_refused("action", self._spaces[1], actions, self._refusals, self._casting)
         return [row_of(batch, place) for place in range(count)]
 
-    def _results(self, found: Sequence[Any], infos: Sequence[dict[str, Any]]) -> "list[StepResult]":
-        """Return what `step` of a vector returned, for each sub-environment; so has `infos`."""
+    def _results(
+        self, envs: Sequence[int], found: Sequence[Any], infos: Sequence[dict[str, Any]]
+    ) -> "list[StepResult]":
+        """Return what `step` of a vector returned, for each of `envs`; so has `infos`."""
         observations, rewards, terminated, truncated, _ = found
         seen = self._rows(observations, range(len(infos)))
         results = []
-        for place, info in enumerate(infos):
-            is_terminated = self._flag("terminated", terminated[place])
-            is_truncated = self._flag("truncated", truncated[place])
+        for place, (env, info) in enumerate(zip(envs, infos, strict=True)):
+            is_terminated = self._flag(env, "terminated", terminated[place])
+            is_truncated = self._flag(env, "truncated", truncated[place])
             is_over = is_terminated or is_truncated
             final, step_info, reset_info = split_final(info, is_over=is_over)
             results.append(
@@ -287,26 +303,34 @@ class Record(RecordingWrapper, gymnasium.utils.RecordConstructorArgs):  # type: 
             )
         return results
 
-    def _flag(self, name: str, value: Any) -> bool:
-        """Return whether an episode has ended; raise an error if the environment does not say."""
+    def _flag(self, env: int, name: str, value: Any) -> bool:
+        """Return whether the episode of a sub-environment has ended.
+
+        If the environment does not say, it may go on or not, so nothing further of it is recorded.
+        """
         try:
             return as_flag(name, value)
-        except InvalidTypeError:
-            self._recording.lose()
-            raise
+        except InvalidTypeError as error:
+            # After an error that is raised, nothing of this step of a vector is recorded.
+            self._recording.lose(None if self._refusals is None else [env])
+            if self._refusals is None or not self._refusals.take(error):
+                raise
+            return False
 
     def _final(self, observation: Any) -> Any:
         """Return the last observation of an episode with the dtype that others of it have."""
         if observation is None or self._casting == "space":
             return None if observation is None else self._seen(observation)
-        refusals = self._recording.refusals
-        return kept_or_refused(self._spaces[0], observation, refusals, "same_kind")
+        return kept_or_refused(
+            "observation", self._spaces[0], observation, self._refusals, "same_kind"
+        )
 
     def _seen(self, observation: Any) -> Any:
         """Return a copy of an observation, or of those of a vector."""
         try:
-            refusals = self._recording.refusals
-            return kept_or_refused(self._spaces[0], observation, refusals, self._casting)
+            return kept_or_refused(
+                "observation", self._spaces[0], observation, self._refusals, self._casting
+            )
         except Exception:
             self._recording.lose()
             raise
@@ -338,8 +362,9 @@ class RecordEnv(Record, gymnasium.Wrapper):  # type: ignore[misc, name-defined]
             )
         chosen = action
         if type(action) is not np.int64 or self._casting != "safe":
-            refusals = recording.refusals
-            chosen = kept_or_refused(self._spaces[1], action, refusals, self._casting)
+            chosen = kept_or_refused(
+                "action", self._spaces[1], action, self._refusals, self._casting
+            )
         if is_open and recording.frames.kind is None:
             stream.choose(chosen)
         else:
@@ -353,8 +378,8 @@ class RecordEnv(Record, gymnasium.Wrapper):  # type: ignore[misc, name-defined]
                 stream.step(reward, terminated=False, truncated=False, info=info, observation=seen)
                 return found  # type: ignore[no-any-return]
             final, step_info, reset_info = None, info, None
-            is_terminated = self._flag("terminated", terminated)
-            is_truncated = self._flag("truncated", truncated)
+            is_terminated = self._flag(0, "terminated", terminated)
+            is_truncated = self._flag(0, "truncated", truncated)
             if recording.mode == "same_step":
                 is_over = is_terminated or is_truncated
                 final, step_info, reset_info = split_final(dict(info), is_over=is_over)
@@ -452,7 +477,7 @@ class RecordVectorEnv(VectorMethods):
         with self._recording:
             found = self.env.step(actions)
             infos = [split_info(found[-1], env, count) for env in range(count)]
-            self._recording.step(range(count), self._results(found, infos))
+            self._recording.step(range(count), self._results(range(count), found, infos))
         return found  # type: ignore[no-any-return]
 
     def _seeds(self, seed: Any, envs: Sequence[int]) -> list[Any]:
@@ -472,6 +497,7 @@ def warn_instead(recorder: ReplayRecorder) -> Refusals:
 
 
 def kept_or_refused(
+    name: str,
     space: Any,
     value: Any,
     refusals: Refusals | None,
@@ -479,7 +505,7 @@ def kept_or_refused(
 ) -> Any:
     """Return a copy as `kept` does, or, with `refusals`, what the recorder refuses."""
     try:
-        return kept(space, value, casting)
+        return kept(space, value, casting, name)
     except ReliveError as error:
         if refusals is None:
             raise

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relive._arguments import as_text, type_name
-from relive.errors import InvalidError, InvalidTypeError, TooLargeError
+from relive.errors import InvalidError, InvalidTypeError, ReliveError, TooLargeError
 
 MAX_ACTION_NUMBERS: Final = 32
 """Actions of more numbers are only in the arrays."""
@@ -173,7 +173,7 @@ def as_array(name: str, value: Any) -> npt.NDArray[Any]:
     """Return a value as NumPy has it, or raise an `InvalidTypeError`."""
     try:
         return np.asarray(value)
-    except (MemoryError, RecursionError):
+    except (MemoryError, RecursionError, ReliveError):
         raise
     except Exception as error:  # whatever a value raises that converts itself
         raise InvalidTypeError(f"`{name}` is not an array of numbers: {error}") from error
