@@ -16,7 +16,12 @@ from relive.replay.arrays import RunArrays
 from relive.replay.columns import row_of
 from relive.replay.source import FileSource, root_of
 from relive.replay.storage.connection import Database
-from relive.replay.storage.files import current_path, is_current, is_replacing
+from relive.replay.storage.files import (
+    current_path,
+    is_current,
+    is_replacing,
+    missing_arrays,
+)
 from relive.replay.storage.layout import (
     arrays_path,
     database_path,
@@ -198,16 +203,18 @@ class _Check:
         if not chunks and not path.exists():
             return
         try:
-            size = path.stat().st_size
-            end = max((chunk[2] + chunk[3] for chunk in chunks), default=0)
-            if size < end:
-                raise CorruptError(f"`{path}` has {size} bytes, and {end} were committed")
-            if run.metadata_offset is None or run.metadata_bytes is None:
-                return
             with open_reader(path) as file:
+                size = os.fstat(file.fileno()).st_size
+                end = max((chunk[2] + chunk[3] for chunk in chunks), default=0)
+                if size < end:
+                    raise CorruptError(f"`{path}` has {size} bytes, and {end} were committed")
+                if run.metadata_offset is None or run.metadata_bytes is None:
+                    return
                 superblock = file.read(_SUPERBLOCK_BYTES)
                 file.seek(run.metadata_offset)
                 metadata = file.read(run.metadata_bytes)
+        except FileNotFoundError:
+            raise missing_arrays(path, run.run_id) from None
         except OSError as error:
             raise storage_error(error, path, "read") from error
         if crc32c(superblock + metadata) != run.metadata_crc:

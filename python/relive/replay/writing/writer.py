@@ -188,8 +188,9 @@ class RunWriter:
             pass
 
     def finish(self, status: str, ended_ns: int | None = None) -> None:
-        """Commit everything, and complete the file of the run, which ended now or at a time.
+        """Commit everything, and complete the file of the run.
 
+        The run ended at `ended_ns`, or at the time of this call if that is None.
         May be called again if another process had the database locked.
         """
         if not self._is_complete:
