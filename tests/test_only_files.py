@@ -19,6 +19,7 @@ import relive
 from relive import _native
 from relive.bridge.detect import detect_kind
 from relive.episodes import validate as validate_episodes
+from relive.episodes.write.signal_writer import free_path
 from relive.errors import InvalidError, ReliveError
 from relive.publish import validate as validate_dataset
 from relive.replay import delete, recover
@@ -239,6 +240,8 @@ def test_files_are_opened_without_waiting(tmp_path: Path) -> None:
         lambda: is_locked(path),
         lambda: locked(path).__enter__(),
         lambda: whole_file(path, overwrite=True).__enter__(),
+        lambda: relive.PackWriter(path, overwrite=True),
+        lambda: free_path(path, "a signal", overwrite=True),
     ]
     for use in uses:
         with replaced(path, "pipe"), pytest.raises(InvalidError, match=r"`.*x` is a named pipe"):

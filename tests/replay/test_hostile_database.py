@@ -12,7 +12,7 @@ import pytest
 
 import relive
 from relive.cli import main
-from relive.errors import CorruptError, InvalidError, ReliveError
+from relive.errors import CorruptError, InvalidError
 from relive.replay import (
     FrameResolver,
     ReplayRecorder,
@@ -176,11 +176,19 @@ def test_nothing_is_deleted_or_rewritten(root: Path, tmp_path: Path) -> None:
     assert unfinished_deletions(root) == []
     assert [run.run_id for run in prunable(root, 0, interrupted=True)] == [OWN]
     assert [run.run_id for run in prune(root, 0, interrupted=True)] == [OWN]
-    for call in (
-        lambda: ReplayRun(root, HOSTILE),
+    stored: tuple[Callable[[], object], ...] = (
         lambda: archive(root, HOSTILE),
         lambda: delete(root, HOSTILE, archived=True, damaged=True),
         lambda: compact(root, HOSTILE),
+        lambda: compact(root, HOSTILE, dry_run=True),
+    )
+    for call in stored:
+        with pytest.raises(CorruptError, match="is stored as the id of a run, but") as caught:
+            call()
+        assert str(database_path(root)) in caught.value.message
+    for call in (
+        lambda: ReplayRun(root, HOSTILE),
+        lambda: archive(root, "../x"),  # which is not stored
         lambda: ReplayRecorder(root, HOSTILE),
         lambda: export_h5(root, HOSTILE, root / "x.h5"),
         lambda: export_parquet(root, root / "x.parquet", run_id=HOSTILE),
@@ -194,8 +202,9 @@ def test_all_runs_are_exported_only_if_all_can_be_read(root: Path, status: str) 
     if status == "deleted":
         assert export_parquet(root, root / "x.parquet") == 3
     else:
-        with pytest.raises(ReliveError):
+        with pytest.raises(CorruptError, match="is stored as the id of a run, but") as caught:
             export_parquet(root, root / "x.parquet")
+        assert caught.value.message.startswith(f"`{database_path(root)}`: ")
     if status != "recording":
         vacuum(root)
 

@@ -7,7 +7,7 @@ import pytest
 
 import relive
 from relive.cli import main
-from relive.errors import NotFoundError
+from relive.errors import InvalidError, NotFoundError
 from relive.replay import (
     FrameResolver,
     ReplayReader,
@@ -83,7 +83,13 @@ def test_lists_and_checks_name_the_file(root: Path, capsys: pytest.CaptureFixtur
     assert (whole.status, whole.problem) == ("finished", None)
     (problem,) = validate(root, "full").problems
     assert (problem.kind, "lost.h5" in problem.path) == ("not-found", True)
-    assert "lost.h5" in recover(root).problems[0]
+    assert problem.message == lost.problem
+    (text,) = recover(root).problems
+    assert text.startswith(f"run 'lost': {lost.problem}\nhint: restore the file, or remove the run")
+    assert main(["recover", str(root)]) == 3
+    warning, hint = capsys.readouterr().err.splitlines()
+    assert warning == f"warning: run 'lost': {lost.problem}"
+    assert hint.startswith("hint: restore the file")
     assert main(["replay", "ls", str(root)]) == 1
     _, first, second = capsys.readouterr().out.splitlines()
     assert first.split()[:2] == ["lost", "missing"]
@@ -95,6 +101,26 @@ def test_lists_and_checks_name_the_file(root: Path, capsys: pytest.CaptureFixtur
 def test_run_can_be_deleted(root: Path) -> None:
     assert delete(root, "lost").steps == 3
     assert [run.run_id for run in list_runs(root)] == ["whole"]
+
+
+def test_run_without_steps_needs_no_file(tmp_path: Path) -> None:
+    ReplayRecorder(tmp_path, "run", live=None).close()
+    arrays_path(tmp_path, "run").unlink()
+    assert (recover(tmp_path).problems, validate(tmp_path).problems) == ((), ())
+
+
+def test_directory_in_place_of_the_file_is_the_same_error_everywhere(root: Path) -> None:
+    path = arrays_path(root, "lost")
+    path.mkdir()
+    for use in (
+        lambda: relive.open(root)["lost"].read("frames", [0]),
+        lambda: ReplayRecorder(root, "lost"),
+    ):
+        with pytest.raises(InvalidError, match=f"`{path}` is a directory, expected a file"):
+            use()
+    (problem,) = validate(root).problems
+    assert (problem.kind, f"`{path}` is a directory" in problem.message) == ("invalid", True)
+    assert f"`{path}` is a directory, expected a file" in recover(root).problems[0]
 
 
 def test_run_without_chunks_needs_no_file(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -77,8 +77,24 @@ def error_as_another_user(root: Path, other: Path) -> tuple[str, str | None]:
     if os.getuid() == 0:
         os.setgid(NOBODY)
         os.setuid(NOBODY)
+    return error_of(lambda: ReplayRun(root, "run"))
+
+
+def store_errors_as_another_user(root: Path) -> list[tuple[str, str | None]]:
+    """Open the database as a user who may not write there; return the errors and their hints."""
+    if os.getuid() == 0:
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+    return [
+        error_of(lambda: TelemetryStore(root, read_only=True)),
+        error_of(lambda: TelemetryStore(root)),
+    ]
+
+
+def error_of(call: Callable[[], object]) -> tuple[str, str | None]:
+    """Return the error of a call, and its hint."""
     try:
-        ReplayRun(root, "run")
+        call()
     except StorageError as error:
         return error.message, error.hint
     return "", None
@@ -96,7 +112,9 @@ def test_commits_in_a_log_that_cannot_be_read_there_have_a_hint(root: Path, tmp_
     database.parent.chmod(0o555)
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         found = pool.submit(error_as_another_user, root, tmp_path / "other").result(timeout=60)
+        stores = pool.submit(store_errors_as_another_user, root).result(timeout=60)
     message, hint = found
+    assert stores == [found, (stores[1][0], "pass read_only=True to only read it")]
     assert message.startswith(f"cannot access `{database}`: it was not closed, and ")
     assert f"`{database.name}-shm`" in message
     assert hint is not None

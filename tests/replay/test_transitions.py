@@ -857,7 +857,7 @@ def test_draws_are_limited(tmp_path: Path) -> None:
         other = ReplayRun(tmp_path, "run").transitions(follow=True, samples_per_insert=1)
         with pytest.raises(OverloadError, match="the process that draws is the one that records"):
             other.sample(1)
-    with pytest.raises(OverloadError, match="no process records the run any more"):
+    with pytest.raises(OverloadError, match="no process is recording the run"):
         other.sample(1)
     with pytest.raises(InvalidError, match="'samples'"):
         made.load_state_dict({"first": 1})
@@ -992,6 +992,28 @@ def test_the_counts_have_what_was_returned(tmp_path: Path) -> None:
     next(draws)
     draws.close()
     assert free.state_dict()["samples"] == 0
+
+
+def test_reading_ahead_ends_while_the_interpreter_exits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with ReplayRecorder(tmp_path, "run", config=SMALL, live=None) as recorder:
+        made = recorder.transitions(samples_per_insert=10)
+        for number in range(9):
+            recorder.step([float(number)], 0, 1.0)
+        draws, others = made.batches(4, seed=0, prefetch=2), made.batches(4, seed=0, prefetch=2)
+        next(draws)
+        with monkeypatch.context() as exiting:
+            exiting.setattr("concurrent.futures.thread._shutdown", True)
+            assert list(draws) == []
+        with monkeypatch.context() as full:
+            full.setattr("threading.Thread.start", start)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                next(others)
+        assert made.due == 90 - 12  # what could not be begun was not drawn
 
 
 def test_an_error_while_reading_ahead_loses_no_batch(

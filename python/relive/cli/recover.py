@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _is_root_of_runs(path: Path) -> bool:
     # By its name, as `relive.open` does: only SQLite opens the file.
     folders = (path, path.parent) if path.name == "replay" else (path,)
-    is_root = any(folder.joinpath("telemetry", "telemetry.sqlite").is_file() for folder in folders)
+    is_root = any(folder.joinpath("telemetry", "telemetry.sqlite").exists() for folder in folders)
     return path.name == "telemetry.sqlite" or is_root
 
 
@@ -75,7 +75,10 @@ def run(arguments: argparse.Namespace) -> Exit:
         for line in found.lines:
             print_line(line)
     for text in (*(f"warning: {each}" for each in found.warnings), *found.notes):
-        note(text)
+        message, _, hint = text.partition("\nhint: ")
+        note(message)
+        if hint:
+            note(f"hint: {hint}")
     return Exit.LOSS if found.warnings else Exit.OK
 
 

@@ -367,7 +367,7 @@ class _Gate:
         self._join(time.monotonic() + _CLOSE_S)
         for release in self._release:
             release()
-        if self._release:  # threads that waited for a released resource end now
+        if self._release:  # threads that waited for a released resource can end
             self._join(time.monotonic() + _RELEASE_S)
         if any(thread.is_alive() for thread in self.threads):
             warnings.warn(

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from relive._arguments import as_int, as_text
-from relive.errors import CorruptError, InvalidError, InvalidTypeError, UnknownNameError
+from relive.errors import (
+    CorruptError,
+    InvalidError,
+    InvalidTypeError,
+    StorageError,
+    UnknownNameError,
+)
 from relive.replay.storage.connection import Database
 from relive.replay.storage.layout import REPLAY, database_path, lock_path, runs_path
 from relive.replay.storage.tables import (
@@ -129,7 +135,12 @@ class TelemetryStore:
         self.root = path.parent.parent if is_file else path
         """The directory of the runs."""
         open_ = Database.open if read_only else Database.create
-        self._database = open_(self.path)
+        try:
+            self._database = open_(self.path)
+        except StorageError as error:
+            if not read_only and not os.access(self.path.parent, os.W_OK):
+                error.hint = error.hint or "pass read_only=True to only read it"
+            raise
 
     def runs(self) -> list[dict[str, Any]]:
         """Return the id, status, environment, steps and episodes of every run, the oldest first.

@@ -1,5 +1,6 @@
 """`relive validate` and `relive recover` of a directory of runs, and of the file of one run."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -226,3 +227,12 @@ def test_options_of_other_kinds_are_refused(relive: Relive, root: Path, more: li
         done = relive("recover", path, *more)
         assert (done.status, done.out) == (2, "")
         assert "runs are recovered in place" in done.err or "--set-aside applies only" in done.err
+
+
+def test_a_pipe_in_place_of_the_database_is_an_error(relive: Relive, tmp_path: Path) -> None:
+    database = database_path(tmp_path)
+    database.parent.mkdir()
+    os.mkfifo(database)
+    done = relive("recover", tmp_path)
+    text = f"error: `{database}` is a named pipe, expected a file\n"
+    assert (done.status, done.out, done.err) == (1, "", text)

@@ -14,7 +14,7 @@ from relive.episodes.write.values import Form, as_stamp
 from relive.errors import AlreadyExistsError, InvalidError, InvalidTypeError
 from relive.model.clock import INT64_MAX, INT64_MIN
 from relive.model.episode import check_json
-from relive.store.atomic import already_exists, storage_error
+from relive.store.atomic import already_exists, check_file, storage_error
 from relive.store.digest import Digests
 from relive.store.lifecycle import WriterLifecycle
 from relive.store.locks import FileLock, is_locked
@@ -225,6 +225,7 @@ def free_path(path: Any, what: str, *, overwrite: bool) -> Path:
         raise InvalidError(f"`{target}` is a directory, expected the path of a file")
     if not overwrite and target.exists():
         raise already_exists(target)
+    check_file(target)  # a named pipe, for example, must not be replaced
     return target
 
 

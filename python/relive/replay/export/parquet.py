@@ -15,9 +15,9 @@ from relive.model.report import Progress
 from relive.replay.columns import ColumnSpec
 from relive.replay.export.target import check_target
 from relive.replay.manage.runs import list_runs
-from relive.replay.source import DatabaseSource, RunSource, source_of
+from relive.replay.source import DatabaseSource, RunSource, root_of, source_of
 from relive.replay.storage.connection import Database
-from relive.replay.storage.layout import database_path
+from relive.replay.storage.layout import check_stored_run_id, database_path
 from relive.replay.storage.tables import STEP_COLUMNS, StepRow
 from relive.store.atomic import whole_file
 
@@ -70,7 +70,9 @@ def export_parquet(
     if run_id is not None or Path(root).suffix == ".h5":
         sources = [source_of(root, run_id)]
     else:
-        sources = [source_of(root, run.run_id) for run in list_runs(root)]
+        database = database_path(root_of(root))
+        ids = [check_stored_run_id(run.run_id, database) for run in list_runs(root)]
+        sources = [source_of(root, each) for each in ids]
     path = check_target(target, (".parquet",), sources)
     columns = _columns(sources, arrays)
     schema = pa.schema(

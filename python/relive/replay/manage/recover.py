@@ -15,7 +15,7 @@ from relive.replay.config import ReplayConfig
 from relive.replay.manage.runs import writing
 from relive.replay.source import root_of
 from relive.replay.storage.connection import Database
-from relive.replay.storage.files import is_replacing
+from relive.replay.storage.files import is_replacing, unreadable_arrays
 from relive.replay.storage.layout import (
     arrays_path,
     database_path,
@@ -27,7 +27,7 @@ from relive.replay.storage.layout import (
 from relive.replay.storage.tables import RunRow, RunTables, read_run
 from relive.replay.storage.unused_commits import KeptWal, keep_unused_commits
 from relive.replay.writing.writer import RunWriter
-from relive.store.atomic import open_reader, storage_error
+from relive.store.atomic import open_reader
 from relive.store.locks import is_locked
 
 _SUPERBLOCK_BYTES = 48
@@ -77,7 +77,8 @@ class RecoveredRuns:
     locked: tuple[str, ...]
     """The ids of the runs that are being recorded, which were not changed."""
     problems: tuple[str, ...]
-    """The runs that could not be completed, and why; nothing of them was removed."""
+    """The runs that could not be completed, why, and perhaps a hint on a second line; nothing of
+    them was removed."""
     compacted: tuple[str, ...] = ()
     """The ids of the runs whose compaction was interrupted: it is finished now, or undone."""
     lost: str | None = None
@@ -124,7 +125,7 @@ def recover(root: str | os.PathLike[str]) -> RecoveredRuns:
     recovered, locked, problems, compacted = [], [], [], []
     for run_id, read in found:
         if isinstance(read, ReliveError):
-            problems.append(f"run {run_id!r}: {read.message}")
+            problems.append(f"run {run_id!r}: {read}")
             continue
         run, is_replaced = read, is_replacing(path, read)
         if (run.status == "recording" or is_replaced) and is_locked(lock_path(path, run_id)):
@@ -139,7 +140,7 @@ def recover(root: str | os.PathLike[str]) -> RecoveredRuns:
         except LockedError:
             locked.append(run_id)
         except ReliveError as error:
-            problems.append(f"run {run_id!r}: {error.message}")
+            problems.append(f"run {run_id!r}: {error}")
     if chosen is not None and locked:
         raise LockedError(f"run {chosen!r} is being recorded", hint="end its recorder first")
     update_index(path)
@@ -199,7 +200,9 @@ def _is_torn(path: Path, run: RunRow) -> bool:
             file.seek(run.metadata_offset)
             return crc32c(superblock + file.read(run.metadata_bytes)) != run.metadata_crc
     except OSError as error:
-        raise storage_error(error, path, "read") from error
+        if isinstance(error, FileNotFoundError) and not run.steps:  # nothing was in it
+            return False
+        raise unreadable_arrays(error, path, run.run_id) from error
 
 
 def _complete(root: Path, run: RunRow) -> RecoveredRun:

@@ -28,6 +28,7 @@ from relive.replay.storage.files import current_path, missing_arrays, settle
 from relive.replay.storage.layout import (
     arrays_path,
     check_run_id,
+    check_stored_run_id,
     database_path,
     is_run_id,
     lock_path,
@@ -132,7 +133,7 @@ def list_runs(
 def load_tables(root: str | os.PathLike[str], run_id: str) -> RunTables:
     """Return everything that the database has about a run, its steps excepted."""
     with _reading(root_of(root)) as connection:
-        found = RunTables.read(connection, check_run_id(run_id))
+        found = RunTables.read(connection, _checked_id(connection, root_of(root), run_id))
     if found.run.status == _DELETED:
         raise _was_deleted(run_id)
     return found
@@ -179,9 +180,11 @@ def delete(
         progress: Called with the number of deleted steps, and of all steps.
     """
     folder = root_of(root)
+    with _reading(folder) as connection:
+        _checked_id(connection, folder, run_id)
     try:
         with _reading(folder) as connection:
-            tables.read_run(connection, check_run_id(run_id))
+            tables.read_run(connection, run_id)
     except CorruptError as error:
         if not damaged:
             raise CorruptError(error.message, hint="pass damaged=True to delete the run") from error
@@ -389,7 +392,8 @@ def writing(folder: Path, run_id: str) -> Iterator[tuple[Database, RunRow]]:
     Its file was replaced, or not: never partly.
     """
     with _reading(folder) as connection:
-        tables.read_run(connection, check_run_id(run_id))  # no lock of a run that does not exist
+        # No lock of a run that does not exist.
+        tables.read_run(connection, _checked_id(connection, folder, run_id))
     with _locked_run(folder, run_id):
         database = Database.create(_existing(folder))
         try:
@@ -429,6 +433,15 @@ def _owner(path: Path) -> str:
     with contextlib.suppress(OSError):
         owner = path.read_text("ascii", "replace").strip()
     return f"process {owner}" if owner.isdecimal() else "another process"
+
+
+def _checked_id(connection: sqlite3.Connection, folder: Path, run_id: object) -> str:
+    """Return the id of a run; one that cannot be one is a `CorruptError` if it is stored."""
+    if isinstance(run_id, str) and not is_run_id(run_id):
+        stored = "SELECT run_id FROM runs WHERE run_id = ?"
+        for (found,) in connection.execute(stored, (run_id,)).fetchall():
+            check_stored_run_id(found, database_path(folder))
+    return check_run_id(run_id)
 
 
 def _existing(folder: Path) -> Path:

@@ -16,7 +16,12 @@ from relive.replay.arrays import RunArrays
 from relive.replay.columns import row_of
 from relive.replay.source import FileSource, root_of
 from relive.replay.storage.connection import Database
-from relive.replay.storage.files import current_path, is_current, is_replacing
+from relive.replay.storage.files import (
+    current_path,
+    is_current,
+    is_replacing,
+    unreadable_arrays,
+)
 from relive.replay.storage.layout import (
     arrays_path,
     database_path,
@@ -35,7 +40,7 @@ from relive.replay.storage.tables import (
 from relive.replay.storage.unused_commits import unused_commits
 from relive.replay.storage.values import stored_action, stored_reward
 from relive.replay.storage.wal import wal_path
-from relive.store.atomic import open_reader, storage_error
+from relive.store.atomic import open_reader
 from relive.store.locks import is_locked
 
 _SAMPLE: Final = 64
@@ -198,18 +203,18 @@ class _Check:
         if not chunks and not path.exists():
             return
         try:
-            size = path.stat().st_size
-            end = max((chunk[2] + chunk[3] for chunk in chunks), default=0)
-            if size < end:
-                raise CorruptError(f"`{path}` has {size} bytes, and {end} were committed")
-            if run.metadata_offset is None or run.metadata_bytes is None:
-                return
             with open_reader(path) as file:
+                size = os.fstat(file.fileno()).st_size
+                end = max((chunk[2] + chunk[3] for chunk in chunks), default=0)
+                if size < end:
+                    raise CorruptError(f"`{path}` has {size} bytes, and {end} were committed")
+                if run.metadata_offset is None or run.metadata_bytes is None:
+                    return
                 superblock = file.read(_SUPERBLOCK_BYTES)
                 file.seek(run.metadata_offset)
                 metadata = file.read(run.metadata_bytes)
         except OSError as error:
-            raise storage_error(error, path, "read") from error
+            raise unreadable_arrays(error, path, run.run_id) from error
         if crc32c(superblock + metadata) != run.metadata_crc:
             # The arrays are read without it, so everything else is still checked.
             self._add(path, CorruptError("the metadata of HDF5 is damaged"))

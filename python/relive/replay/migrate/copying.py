@@ -18,7 +18,7 @@ _PROGRESS_STEPS: Final = 64
 
 
 def scan(migration: Migration) -> tuple[int, int]:
-    """Fill the catalog with what the source has now; return its largest rowid and its rows."""
+    """Fill the catalog with what the source has; return its largest rowid and its rows."""
     source, catalog, report = migration.source, migration.catalog, migration.report
     # First the ends: all rows of an episode that is over are in the table by then.
     catalog.add_ends(source.ends())

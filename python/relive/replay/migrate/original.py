@@ -142,7 +142,7 @@ class OriginalEditor:
         self._version: list[tuple[Any, ...]] = []
 
     def watch(self, source: OriginalTables, scanned: tuple[int, int]) -> None:
-        """Notice from now on what other connections change; `scanned` is `last_row` before.
+        """Notice what other connections change after this call; `scanned` is `last_row` before.
 
         What was copied may be in the same database, so this comes after it.
         """

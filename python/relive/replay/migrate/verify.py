@@ -151,7 +151,7 @@ class _RunComparison:
         self._database = database
         self._run_id = run.run_id
         self._absent = set(BLOBS).difference(migration.source.columns)
-        """Columns that the source does not have any more."""
+        """Columns of arrays that the source does not have."""
         # Of a run that was recorded here, only the values that every recorder has are compared.
         self._is_migrated = migrated_from(self._source.run) == run.name
         self._shared = {
@@ -162,7 +162,7 @@ class _RunComparison:
 
     @property
     def uncompared(self) -> list[str]:
-        """The columns that the source does not have any more, and whose arrays the run has."""
+        """The columns that the source does not have, and whose arrays the run has."""
         fields = self._arrays.fields
         return [
             column for name, column in COLUMNS.items() if column in self._absent and name in fields

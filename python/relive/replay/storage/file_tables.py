@@ -15,7 +15,7 @@ import numpy as np
 from relive._native import crc32c
 from relive.errors import CorruptError, UnsupportedError
 from relive.replay.columns import ColumnSpec
-from relive.replay.storage.layout import check_run_id
+from relive.replay.storage.layout import check_stored_run_id
 from relive.replay.storage.tables import ChunkRow, EpisodeRow, RunRow, RunTables, SessionRow
 from relive.store.atomic import open_reader, storage_error
 
@@ -108,7 +108,7 @@ def _checked_tables(
     file: Any, described: Any, episodes: Any, columns: Any, sessions: Any
 ) -> RunTables:
     run = _checked_row(RunRow(**described))
-    check_run_id(run.run_id)
+    check_stored_run_id(run.run_id)
     rows = [_checked_row(EpisodeRow(**row)) for row in episodes]
     numbers = [row.number for row in rows]  # some may be missing
     lengths = file[_LENGTHS]  # which is in the file, unlike a number in a text

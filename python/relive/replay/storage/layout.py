@@ -41,13 +41,15 @@ def is_run_id(text: object) -> "TypeIs[str]":
     return isinstance(text, str) and _RUN_ID.fullmatch(text) is not None
 
 
-def check_stored_run_id(run_id: object) -> str:
+def check_stored_run_id(run_id: object, database: Path | None = None) -> str:
     """Return the id of a run that was read; raise a `CorruptError` if no recorder made it.
 
-    A file that is named after another one, such as `../x`, may be anywhere.
+    A file that is named after another one, such as `../x`, may be anywhere. The error names the
+    database, if it is passed.
     """
     if not is_run_id(run_id):
-        raise CorruptError(f"{run_id!r} is stored as the id of a run, but cannot be one")
+        where = "" if database is None else f"`{database}`: "
+        raise CorruptError(f"{where}{run_id!r} is stored as the id of a run, but cannot be one")
     return run_id
 
 

@@ -64,7 +64,8 @@ class Draws(Iterator[Batch]):
     """An endless iterator over batches of transitions, each drawn from those of its time.
 
     With `prefetch`, up to so many batches are read ahead on a thread. They were drawn from the
-    transitions of then, so they are a little older.
+    transitions of then, so they are a little older. While the interpreter exits, no more are read
+    ahead, and the iterator ends.
     """
 
     def __init__(
@@ -139,7 +140,13 @@ class Draws(Iterator[Batch]):
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="relive-draws")
         before = self._now()
         read = self._source.draw(self._n, self._drawer, self._fields, ahead=True)
-        self._ahead.append((before, self._pool.submit(read)))
+        try:
+            self._ahead.append((before, self._pool.submit(read)))
+        except RuntimeError as error:
+            self._source.undo(self._n)
+            if "shutdown" not in str(error):
+                raise
+            raise StopIteration from None  # no pool takes work while the interpreter exits
 
     def _drop(self) -> None:
         """Drop what is read ahead."""

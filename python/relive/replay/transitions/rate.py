@@ -155,7 +155,7 @@ class RateLimit:
                     hint="record further steps first: `due` is how many may be drawn",
                 )
             if not live:
-                raise self._error(count, size, "and no process records the run any more")
+                raise self._error(count, size, "and no process is recording the run")
             if until is not None and time.monotonic() >= until:
                 raise self._error(
                     count, size, f"and none were recorded for {self.rate.timeout:g} s"

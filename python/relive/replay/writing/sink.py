@@ -167,7 +167,7 @@ class SinkThread:
             self._writer.write(batch)
 
     def _commit(self, *, sync: bool) -> None:
-        is_told = False
+        is_warned = False
         while True:
             is_last_try = self.queue.is_closed
             try:
@@ -177,9 +177,9 @@ class SinkThread:
                 if is_last_try:
                     raise
                 self.queue.delay(error)
-                if not is_told:
+                if not is_warned:
                     _warn_of_lock(self._writer.run_id, error)
-                    is_told = True
+                    is_warned = True
                 time.sleep(_RETRY_S)
             else:
                 break

@@ -15,6 +15,7 @@ from relive.errors import (
     NotFoundError,
     ReliveError,
 )
+from relive.store.atomic import check_file
 from relive.store.lifecycle import End, WriterLifecycle
 from relive.store.pack.kinds import encode_payload
 from relive.store.paths import absolute_path
@@ -88,6 +89,7 @@ class PackWriter(WriterLifecycle):
         workers: int | None = None,
     ) -> None:
         self._path = Path(absolute_path(path, "a pack"))
+        check_file(self._path)  # a named pipe, for example, must not be replaced
         with _overwrite_hint():
             self._native = _native.PackWriter(
                 str(self._path),
@@ -278,6 +280,7 @@ def recover(
             hint="pass the path of the pack as output=",
         )
     wanted = str(target) if output is None else absolute_path(output, "a pack")
+    check_file(wanted)
     with _overwrite_hint():
         entries, lost, file_bytes, reason, rest = _native.recover_pack(
             unfinished, wanted, bool(overwrite)
