@@ -11,6 +11,7 @@ import os
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +34,7 @@ DELAYS_MS = (5, 50, 200) if KILLS > 1 else (50,)
 LEARNING_DELAYS_MS = (40, 100) if KILLS > 1 else (40,)
 LIVES = 4
 """How often one run is recorded, one recorder after the other."""
+_PAUSE_S = 0.0005
 pytestmark = [pytest.mark.needs("h5py"), pytest.mark.timeout(3600)]
 
 
@@ -122,6 +124,7 @@ def _watched(process: "subprocess.Popen[bytes]", root: Path, syncs: int) -> tupl
             readers.check(synced)
         else:
             readers.refresh()
+            time.sleep(_PAUSE_S)
     process.kill()
     readers.check(synced)
     return synced, readers.has_refreshed

@@ -15,7 +15,7 @@ from relive.replay.config import ReplayConfig
 from relive.replay.manage.runs import writing
 from relive.replay.source import root_of
 from relive.replay.storage.connection import Database
-from relive.replay.storage.files import is_replacing, missing_arrays
+from relive.replay.storage.files import is_replacing, unreadable_arrays
 from relive.replay.storage.layout import (
     arrays_path,
     database_path,
@@ -27,7 +27,7 @@ from relive.replay.storage.layout import (
 from relive.replay.storage.tables import RunRow, RunTables, read_run
 from relive.replay.storage.unused_commits import KeptWal, keep_unused_commits
 from relive.replay.writing.writer import RunWriter
-from relive.store.atomic import open_reader, storage_error
+from relive.store.atomic import open_reader
 from relive.store.locks import is_locked
 
 _SUPERBLOCK_BYTES = 48
@@ -199,12 +199,10 @@ def _is_torn(path: Path, run: RunRow) -> bool:
             superblock = file.read(_SUPERBLOCK_BYTES)
             file.seek(run.metadata_offset)
             return crc32c(superblock + file.read(run.metadata_bytes)) != run.metadata_crc
-    except FileNotFoundError:
-        if not run.steps:  # the file had nothing in it
-            return False
-        raise missing_arrays(path, run.run_id) from None
     except OSError as error:
-        raise storage_error(error, path, "read") from error
+        if isinstance(error, FileNotFoundError) and not run.steps:  # nothing was in it
+            return False
+        raise unreadable_arrays(error, path, run.run_id) from error
 
 
 def _complete(root: Path, run: RunRow) -> RecoveredRun:

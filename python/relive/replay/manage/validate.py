@@ -20,7 +20,7 @@ from relive.replay.storage.files import (
     current_path,
     is_current,
     is_replacing,
-    missing_arrays,
+    unreadable_arrays,
 )
 from relive.replay.storage.layout import (
     arrays_path,
@@ -40,7 +40,7 @@ from relive.replay.storage.tables import (
 from relive.replay.storage.unused_commits import unused_commits
 from relive.replay.storage.values import stored_action, stored_reward
 from relive.replay.storage.wal import wal_path
-from relive.store.atomic import open_reader, storage_error
+from relive.store.atomic import open_reader
 from relive.store.locks import is_locked
 
 _SAMPLE: Final = 64
@@ -213,10 +213,8 @@ class _Check:
                 superblock = file.read(_SUPERBLOCK_BYTES)
                 file.seek(run.metadata_offset)
                 metadata = file.read(run.metadata_bytes)
-        except FileNotFoundError:
-            raise missing_arrays(path, run.run_id) from None
         except OSError as error:
-            raise storage_error(error, path, "read") from error
+            raise unreadable_arrays(error, path, run.run_id) from error
         if crc32c(superblock + metadata) != run.metadata_crc:
             # The arrays are read without it, so everything else is still checked.
             self._add(path, CorruptError("the metadata of HDF5 is damaged"))

@@ -10,7 +10,7 @@ the disk. Whoever holds the run locked finishes a replacement that was interrupt
 from dataclasses import replace
 from pathlib import Path
 
-from relive.errors import NotFoundError, UnknownNameError
+from relive.errors import InvalidError, NotFoundError, ReliveError, UnknownNameError
 from relive.replay.storage.connection import Database
 from relive.replay.storage.layout import arrays_path, database_path, replacement_path
 from relive.replay.storage.tables import RunRow, read_run, write_run
@@ -37,6 +37,15 @@ def missing_arrays(path: Path, run_id: str) -> NotFoundError:
         hint="restore the file, or remove the run with `relive replay rm`; its steps and episodes "
         "in the database can be read without it",
     )
+
+
+def unreadable_arrays(error: OSError, path: Path, run_id: str) -> ReliveError:
+    """Return the relive error for a file of arrays that cannot be opened or read."""
+    if isinstance(error, FileNotFoundError):
+        return missing_arrays(path, run_id)
+    if isinstance(error, IsADirectoryError):
+        return InvalidError(f"`{path}` is a directory, expected a file")
+    return storage_error(error, path, "read")
 
 
 def is_current(root: Path, run: RunRow, path: Path) -> bool:

@@ -30,7 +30,7 @@ from relive.replay.columns import ColumnSpec
 from relive.replay.config import ReplayConfig
 from relive.replay.storage import tables
 from relive.replay.storage.connection import Database
-from relive.replay.storage.files import remove, settle, sync_names
+from relive.replay.storage.files import remove, settle, sync_names, unreadable_arrays
 from relive.replay.storage.layout import arrays_path, database_path, lock_path, update_index
 from relive.replay.storage.tables import (
     Batch,
@@ -84,7 +84,7 @@ class RunWriter:
             raise
         try:
             settle(self._database, root, run_id)
-            self._superblock = _superblock(self.path)
+            self._superblock = _superblock(self.path, run_id)
             known = self._load(self._database, about or {}, arrays=arrays)
             sessions = [] if about is None else self._sessions(known, about)
             self._before = replace(known, run=replace(known.run))
@@ -449,7 +449,7 @@ def _dataset(path: str, values: npt.NDArray[Any]) -> SmallDataset:
     return path, values.dtype.str, list(values.shape), values.tobytes()
 
 
-def _superblock(path: Path) -> bytes:
+def _superblock(path: Path, run_id: str) -> bytes:
     """Return the first bytes of a file, which refer to the metadata of HDF5."""
     try:
         with open_reader(path) as file:
@@ -457,7 +457,7 @@ def _superblock(path: Path) -> bytes:
     except FileNotFoundError:
         return b""
     except OSError as error:
-        raise storage_error(error, path, "open") from error
+        raise unreadable_arrays(error, path, run_id) from error
 
 
 def _write_start(path: Path, superblock: bytes, end: int | None = None) -> None:
