@@ -276,8 +276,6 @@ def make_directory(path: Path) -> None:
 
 def storage_error(error: OSError, path: str | os.PathLike[str], verb: str) -> ReliveError:
     """Return the relive error for an `OSError`: "cannot {verb} `path`: …"."""
-    if error.errno == errno.EISDIR:
-        return InvalidError(f"`{os.fspath(path)}` is a directory, expected a file")
     cls = _CLASSES.get(error.errno or 0, StorageError)
     return cls(f"cannot {verb} `{os.fspath(path)}`: {error.strerror or error}")
 
