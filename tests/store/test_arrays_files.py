@@ -160,7 +160,7 @@ def test_unreadable_files_raise(tmp_path: Path) -> None:
         (tmp_path / "objects.npy", errors.CorruptError, "not a readable"),
         (tmp_path / "many.npz", errors.UnsupportedError, "a .npz archive"),
         (made("many.npy", archive), errors.CorruptError, "a .npz archive"),
-        (tmp_path, errors.InvalidError, "is a directory, expected a file"),
+        (tmp_path, errors.StorageError, "cannot read .*: Is a directory"),
     ]
     for path, error, text in cases:
         for given in (path, str(path)):
