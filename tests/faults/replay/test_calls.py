@@ -153,7 +153,10 @@ def _is_forgiven(act: str, place: Place, life: Life) -> bool:
     # What is in the WAL is committed; it is copied to the database later, and again if that fails.
     is_copied = name == "telemetry.sqlite"
     syncs = [each for each in life.places if each[:2] == ("fdatasync", place.path)]
-    is_copying = name == "telemetry.sqlite-wal" and place == syncs[-1] if syncs else False
+    is_log = name == "telemetry.sqlite-wal"
+    is_copying = is_log and bool(syncs) and place == syncs[-1]
+    # After that it is emptied, or else begun again from its start.
+    is_emptied = is_log and place.name == "ftruncate"
     # Chunks that were being written when they became unwanted.
     is_unwanted = act.startswith("abort") and (place.name, name) == ("pwrite64", "run.h5")
     # SQLite opens a file for reading if it cannot be opened for writing. Without room for the file
@@ -163,7 +166,7 @@ def _is_forgiven(act: str, place: Place, life: Life) -> bool:
     # Readers make the index again if it is missing.
     is_index = "index.json" in name
     is_useless = is_unwanted or is_index or place.name in FORGIVEN
-    return is_folder or is_copied or is_copying or is_tried_again or is_useless
+    return is_folder or is_copied or is_copying or is_emptied or is_tried_again or is_useless
 
 
 def _chosen(found: list[Place]) -> list[Place]:
