@@ -13,7 +13,7 @@ import pytest
 from relive.errors import NotFoundError
 from relive.replay import FrameResolver, ReplayRecorder, ReplayRun
 from relive.replay.source import DatabaseSource
-from relive.replay.storage.connection import CommitWatch, watch_of
+from relive.replay.storage.connection import CommitWatch, Database, watch_of
 from relive.replay.storage.layout import database_path
 from tests.processes import open_files
 
@@ -160,3 +160,23 @@ def test_nothing_is_left_to_do_for_whoever_reads_a_run_that_was_followed(tmp_pat
     wal = database_path(tmp_path).with_name("telemetry.sqlite-wal")
     assert not wal.exists() or wal.stat().st_size == 0
     del run
+
+
+def test_what_watches_a_database_is_not_found_while_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path, 1)
+    path = database_path(tmp_path)
+    watch: CommitWatch | None = watch_of(path)
+    assert watch is not None
+    watch.stamp()
+    close, found = Database.close, list[CommitWatch]()
+
+    def closing(database: Database) -> None:
+        close(database)
+        found.append(watch_of(path))  # as another thread may at this moment
+
+    monkeypatch.setattr(Database, "close", closing)
+    watch = None
+    monkeypatch.undo()
+    assert found[0].stamp() == found[0].stamp()

@@ -221,9 +221,16 @@ class CommitWatch:
         self._name = os.fspath(path)
         self.lock = threading.RLock()
         """Held while SQLite runs."""
-        self._database: Database | None = None
+        # The connection, or none. What closes it must not refer to this: `__del__` would run while
+        # another thread can still get this from `watch_of`.
+        self._open: list[Database] = []
+        weakref.finalize(self, _close_all, self._open).atexit = False
         self._file: tuple[int, ...] = ()
         self._token = object()
+
+    @property
+    def _database(self) -> Database | None:
+        return self._open[0] if self._open else None
 
     def stamp(self) -> Stamp:
         """Return a value that differs after the next commit of another connection."""
@@ -262,7 +269,8 @@ class CommitWatch:
         self._forget()
         # Before it is opened: another file that gets its name meanwhile is noticed the next time.
         writable, fixed = self._file_now(is_fixed=False), self._file_now(is_fixed=True)
-        self._database = database = Database.open(self._path)
+        database = Database.open(self._path)
+        self._open.append(database)
         self._file = fixed if database.is_fixed else writable
         return database
 
@@ -288,21 +296,20 @@ class CommitWatch:
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, wal_bytes
 
     def _forget(self) -> None:
-        database, self._database = self._database, None
         self._token = object()
-        if database is not None:
-            database.close()
+        _close_all(self._open)
 
     def inherit(self) -> None:
         """Open another connection: one must not be used, or closed, in a forked process."""
         self.lock = threading.RLock()
-        if self._database is not None:
-            _INHERITED.append(self._database)
-        self._database, self._token = None, object()
+        _INHERITED.extend(self._open)
+        self._open.clear()
+        self._token = object()
 
-    def __del__(self) -> None:
-        if self._database is not None:
-            self._database.close()
+
+def _close_all(databases: list[Database]) -> None:
+    while databases:
+        databases.pop().close()
 
 
 _WATCHES: "Final[weakref.WeakValueDictionary[str, CommitWatch]]" = weakref.WeakValueDictionary()
