@@ -123,7 +123,13 @@ def test_commits_in_a_log_that_cannot_be_read_there_have_a_hint(root: Path, tmp_
 
 
 def test_a_root_that_cannot_be_written_can_be_read(root: Path, tmp_path: Path) -> None:
+    before = {path.name: path.stat().st_size for path in (root / "telemetry").iterdir()}
+    assert before.get("telemetry.sqlite-wal", 0) == 0
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         assert pool.submit(read_as_another_user, root, tmp_path).result(timeout=60)
-    # A WAL that SQLite left is empty.
-    assert not any(path.stat().st_size for path in (root / "telemetry").glob("*-wal"))
+    assert {path.name: path.stat().st_size for path in (root / "telemetry").iterdir()} == before
+
+
+@pytest.mark.parametrize("root", [record], indirect=True)
+def test_a_root_that_was_closed_has_only_its_database(root: Path) -> None:
+    assert [path.name for path in (root / "telemetry").iterdir()] == ["telemetry.sqlite"]

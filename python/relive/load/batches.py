@@ -173,7 +173,7 @@ class BatchStream(Protocol):
 def closer_of(stream: BatchStream) -> Callable[[], None]:
     """Return what closes a stream, without a reference to what the user passed to the loader.
 
-    A stream of the core has none either.
+    A stream of the core refers to nothing of the user.
     """
     closer: Callable[[], None] = getattr(stream, "closer", stream.close)
     return closer

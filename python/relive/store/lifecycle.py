@@ -175,7 +175,8 @@ class WriterLifecycle(ABC):
     def _when_unlocked(self, end: Callable[[], None]) -> None:
         """Call `end` again while another process has locked what it needs.
 
-        Nobody can call it again for a writer that was dropped. Ctrl-C ends the wait.
+        A program has no reference to a writer that it dropped, to call it again. Ctrl-C ends the
+        wait.
         """
         while True:
             try:

@@ -166,8 +166,8 @@ def _killed_one_by_one(lives: list[Life]) -> Iterator[Life]:
 def _checked(life: Life, known: tuple[int, int]) -> tuple[int, int]:
     """Check a run whose recorder was killed; return how many steps it has, and can have.
 
-    If a recorder is killed after it wrote a commit and before it showed it to readers, SQLite finds
-    the commit when nobody has the database open any more: later than this.
+    A recorder that is killed between writing a commit and showing it to readers leaves a commit
+    that SQLite finds when all connections to the database are closed, which is later than this.
     """
     least, recorded = life.kill()
     before, most = known[0], max(known[1], recorded)

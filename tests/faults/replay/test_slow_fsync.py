@@ -1,7 +1,7 @@
 """Readers see every commit of a recorder on a slow disk, and find no damage.
 
 SQLite writes the frames of a commit, syncs them, and only then shows them to readers. Where an
-fsync takes no time, as on the disks of tests, nobody reads in between.
+fsync takes no time, as on the disks of tests, no reader comes in between.
 `RELIVE_SLOW_KILLS` says how many recorders are killed for each delay, and `RELIVE_SLOW_DRAWS` how
 many batches are drawn (`make faults`: 100, and 100,000).
 """
