@@ -333,7 +333,7 @@ class _Signal:
         self._lock.acquire(timeout=timeout_s)
 
 
-class _Gate:
+class _ThreadControl:
     """What the threads of a stream hold while they wait, and what ends them.
 
     It does not refer to anything of the user. A thread that held the transform or the sampler
@@ -397,16 +397,16 @@ class InlineBatches:
         self.cursor = cursor
         self._draws = draws
         self._work = work
-        self._gate = _Gate(release)
+        self._control = _ThreadControl(release)
 
     @property
     def closer(self) -> Callable[[], None]:
         """What releases the resources that the batches are made from."""
-        return self._gate.close
+        return self._control.close
 
     def next(self) -> Any:
         """Return the next batch; None at the end."""
-        if self._gate.is_closed:
+        if self._control.is_closed:
             raise ClosedError("this loader is closed")
         draw = next(self._draws, None)
         if draw is None:
@@ -417,7 +417,7 @@ class InlineBatches:
 
     def close(self) -> None:
         """Release what the batches were made from."""
-        self._gate.close()
+        self._control.close()
 
 
 class OrderedBatches:
@@ -447,7 +447,7 @@ class OrderedBatches:
         self._draws = draws
         self._work = work
         self._depth = max(depth, workers)
-        self._gate = _Gate(release)
+        self._control = _ThreadControl(release)
         self._slots: deque[_Slot] = deque()
         self._ended = False
         self._workers = workers
@@ -455,26 +455,26 @@ class OrderedBatches:
     @property
     def closer(self) -> Callable[[], None]:
         """What stops the threads."""
-        return self._gate.close
+        return self._control.close
 
     def start(self) -> None:
         """Start the threads."""
-        self._gate.threads = [
+        self._control.threads = [
             threading.Thread(
                 target=_serve,
-                args=(self._gate, weakref.ref(self), number),
+                args=(self._control, weakref.ref(self), number),
                 name=f"relive-batches-{number}",
                 daemon=True,
             )
             for number in range(self._workers)
         ]
-        for thread in self._gate.threads:
+        for thread in self._control.threads:
             thread.start()
 
     def next(self) -> Any:
         """Return the next batch; None at the end."""
         while (slot := self._take()) is None:
-            self._gate.ready.wait(_POLL_S)
+            self._control.ready.wait(_POLL_S)
         if slot.error is not None:
             raise slot.error
         if slot.draw is not None:
@@ -483,7 +483,7 @@ class OrderedBatches:
 
     def close(self) -> None:
         """Stop the threads and wait for them."""
-        self._gate.close()
+        self._control.close()
         self._slots.clear()
 
     def has_room(self) -> bool:
@@ -492,14 +492,14 @@ class OrderedBatches:
 
     def claim(self) -> _Slot | None:
         """Take the next draw; None at the end. Called by one thread at a time."""
-        if self._gate.is_closed or self._ended:
+        if self._control.is_closed or self._ended:
             return None
         try:
             draw = next(self._draws, None)
             slot = None if draw is None else _Slot(draw)
         except BaseException as error:  # noqa: BLE001 - the consumer raises it
             slot = _Slot(None, error)
-        with self._gate.lock:
+        with self._control.lock:
             self._ended = slot is None or slot.error is not None
             if slot is not None:
                 self._slots.append(slot)
@@ -512,38 +512,38 @@ class OrderedBatches:
             slot.result = self._work(slot.draw, worker)  # type: ignore[arg-type]
         except BaseException as error:  # noqa: BLE001 - the consumer raises it
             slot.error = error
-        with self._gate.lock:
+        with self._control.lock:
             slot.done = True
             self._wake_consumer()
 
     def _take(self) -> _Slot | None:
         """Return the next slot, an empty one at the end; None if it is not ready."""
-        gate = self._gate
-        with gate.lock:
+        control = self._control
+        with control.lock:
             if not self._has_next():
                 return None
             slot = self._slots.popleft() if self._slots else _Slot(None)
-            gate.room.send()
+            control.room.send()
             self._wake_consumer()  # there may be several
-            if gate.is_closed:
+            if control.is_closed:
                 raise ClosedError("this loader is closed")
             return slot
 
     def _has_next(self) -> bool:
         """Return whether a consumer has nothing to wait for; the lock is held."""
-        return self._gate.is_closed or (self._slots[0].done if self._slots else self._ended)
+        return self._control.is_closed or (self._slots[0].done if self._slots else self._ended)
 
     def _wake_consumer(self) -> None:
         if self._has_next():
-            self._gate.ready.send()
+            self._control.ready.send()
 
 
-def _serve(gate: _Gate, find: "weakref.ref[OrderedBatches]", worker: int) -> None:
+def _serve(control: _ThreadControl, find: "weakref.ref[OrderedBatches]", worker: int) -> None:
     """Make batches until there are no more, or they are dropped."""
     while True:
-        with gate.drawing:
-            while not _has_room(gate, find):
-                gate.room.wait()
+        with control.drawing:
+            while not _has_room(control, find):
+                control.room.wait()
             batches = find()
             slot = None if batches is None else batches.claim()
         if batches is None or slot is None or slot.draw is None:
@@ -552,10 +552,10 @@ def _serve(gate: _Gate, find: "weakref.ref[OrderedBatches]", worker: int) -> Non
         del batches, slot  # not kept while this waits
 
 
-def _has_room(gate: _Gate, find: "weakref.ref[OrderedBatches]") -> bool:
+def _has_room(control: _ThreadControl, find: "weakref.ref[OrderedBatches]") -> bool:
     """Return whether a thread has nothing to wait for."""
     batches = find()
-    return gate.is_closed or batches is None or batches.has_room()
+    return control.is_closed or batches is None or batches.has_room()
 
 
 class ConvertedBatches:
